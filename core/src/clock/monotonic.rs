@@ -1,0 +1,42 @@
+use std::time::Instant;
+
+use super::Clock;
+use crate::Timestamp;
+
+/// The operating system's monotonic clock, [`std::time::Instant`]. The default choice. Needs the feature `std`.
+///
+/// Its origin is the moment of its making. Resolution: 1 ns on Linux. Never goes back. A reading costs about 20 ns to 40 ns.
+///
+/// ```
+/// use portcullis_core::{Clocked, MonotonicClock, Rate, TokenBucket};
+///
+/// let limit = Clocked::new(TokenBucket::new(Rate::per_second(100), 10), MonotonicClock::new());
+/// assert!(limit.try_acquire(10).is_ok());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct MonotonicClock {
+    origin: Instant,
+}
+
+impl MonotonicClock {
+    /// A clock whose origin is now.
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for MonotonicClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        let since = self.origin.elapsed();
+        Timestamp::from_nanos(
+            since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(since.subsec_nanos())),
+        )
+    }
+}

@@ -1,0 +1,138 @@
+use core::sync::atomic::Ordering::Relaxed;
+
+use crossbeam_utils::CachePadded;
+
+use crate::metadata::Metadata;
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, NativeWord};
+use crate::{Denied, Idle, Lease, Limiter, Retry, Timestamp};
+
+/// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this wrapper pays nothing for it.
+///
+/// **Cost.** Two fetch-adds for a grant, one for a denial and one for the release of a lease, all `Relaxed`, on lines that no decision
+/// reads. (So a denial writes, to the counter.)
+///
+/// The counters wrap in the target's [`NativeWord`]. They are each exact; read while others write, they are not of one
+/// moment.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Counted, LimiterExt, Timestamp};
+///
+/// static LIMIT: Counted<Concurrency> = Counted::new(Concurrency::new(2));
+///
+/// let lease = LIMIT.try_acquire_at(Timestamp::ZERO, 2);
+/// assert!(LIMIT.try_acquire_at(Timestamp::ZERO, 1).is_err());
+/// let counts = LIMIT.counts();
+/// assert_eq!((counts.granted, counts.denied, counts.held), (1, 1, 2));
+/// drop(lease);
+/// assert_eq!(LIMIT.counts().held, 0);
+/// ```
+#[derive(Debug)]
+pub struct Counted<L> {
+    limiter: L,
+    granted: CachePadded<AtomicWord<NativeWord>>,
+    denied: CachePadded<AtomicWord<NativeWord>>,
+    held: CachePadded<AtomicWord<NativeWord>>,
+}
+
+/// What a [`Counted`] limiter has counted.
+///
+/// ```
+/// # use portcullis_core::{Counted, Counts, Unlimited};
+/// assert_eq!(Counted::new(Unlimited).counts(), Counts::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that were granted, probes included.
+    pub granted: u64,
+    /// Requests that were denied, probes included.
+    pub denied: u64,
+    /// Permits in leases that have not been dropped yet (also of a limiter that gets its permits back by time).
+    pub held: u64,
+}
+
+impl<L: Limiter> Counted<L> {
+    const_unless_loom! {
+        /// Counts what `limiter` decides from now on.
+        ///
+        /// ```
+        /// # use portcullis_core::{Counted, Rate, TokenBucket};
+        /// static LIMIT: Counted<TokenBucket> = Counted::new(TokenBucket::new(Rate::per_second(5), 5));
+        /// ```
+        pub const fn new(limiter: L) -> Self {
+            Self {
+                limiter,
+                granted: CachePadded::new(AtomicWord::new(0)),
+                denied: CachePadded::new(AtomicWord::new(0)),
+                held: CachePadded::new(AtomicWord::new(0)),
+            }
+        }
+    }
+
+    /// Takes `n` permits at `now`, and counts.
+    ///
+    /// # Errors
+    ///
+    /// As the limiter.
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// The counters as they are now.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            granted: self.granted.load(Relaxed),
+            denied: self.denied.load(Relaxed),
+            held: self.held.load(Relaxed),
+        }
+    }
+
+    /// The limiter that is counted.
+    pub fn limiter(&self) -> &L {
+        &self.limiter
+    }
+}
+
+impl<L: Limiter> Limiter for Counted<L> {
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let decision = self.limiter.take_at(now, n);
+        match decision {
+            Ok(()) => {
+                self.granted.fetch_add(1, Relaxed);
+                self.held.fetch_add(n.into(), Relaxed);
+            }
+            Err(_) => {
+                self.denied.fetch_add(1, Relaxed);
+            }
+        }
+        decision
+    }
+
+    #[inline]
+    fn release(&self, n: u32) {
+        self.held.fetch_sub(n.into(), Relaxed);
+        self.limiter.release(n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limiter.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limiter.capacity()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.limiter.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        self.limiter.metadata(now, denied, offers);
+    }
+}

@@ -1,0 +1,133 @@
+use core::fmt;
+use core::time::Duration;
+
+use crate::{Limiter, Timestamp};
+
+/// Why a request was refused: small, `Copy`, 16 bytes.
+///
+/// It says nothing about *when* to come back until it is asked with [`Denied::retry`], so a denial that nobody
+/// asks costs no arithmetic.
+///
+/// ```
+/// use portcullis_core::{Denied, Rate, Retry, Timestamp, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Rate::per_second(10), 1);
+/// let now = Timestamp::from_secs(7);
+/// bucket.try_acquire_at(now, 1)?;
+///
+/// let denied = bucket.try_acquire_at(now, 1).unwrap_err();
+/// assert_eq!(denied, Denied::Exhausted { now, permits: 1 });
+/// assert_eq!(denied.retry(&bucket), Retry::At(Timestamp::from_millis(7_100)));
+///
+/// let never = bucket.try_acquire_at(now, 2).unwrap_err();
+/// assert_eq!(never, Denied::ExceedsCapacity { permits: 2, capacity: 1 });
+/// assert_eq!(never.retry(&bucket), Retry::Never);
+/// # Ok::<(), Denied>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Denied {
+    /// Fewer permits than asked for are available at `now`.
+    Exhausted {
+        /// The instant that the request was judged at.
+        now: Timestamp,
+        /// The permits that were asked for; 0 for a probe.
+        permits: u32,
+    },
+    /// More permits were asked for than the limiter can ever hold.
+    ExceedsCapacity {
+        /// The permits that were asked for.
+        permits: u32,
+        /// The most that one request can ask for.
+        capacity: u32,
+    },
+    /// A limiter that watches something else than permits, say the load of the machine, says no at `now`.
+    Refused {
+        /// The instant that the request was judged at.
+        now: Timestamp,
+        /// The permits that were asked for; 0 for a probe.
+        permits: u32,
+    },
+}
+
+impl Denied {
+    /// When to come back, as `limiter` sees it now: see [`Limiter::retry`]. `limiter` is the one that denied.
+    ///
+    /// # Cost
+    ///
+    /// Reads the limiter's state again and may divide: some ten nanoseconds. Writes nothing.
+    pub fn retry<L: Limiter + ?Sized>(self, limiter: &L) -> Retry {
+        limiter.retry(self)
+    }
+
+    /// The permits that were asked for; 0 for a probe.
+    pub const fn permits(self) -> u32 {
+        match self {
+            Self::Exhausted { permits, .. }
+            | Self::ExceedsCapacity { permits, .. }
+            | Self::Refused { permits, .. } => permits,
+        }
+    }
+
+    /// The reason in a few words, for a log or a reply.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Exhausted { .. } => "permits exhausted",
+            Self::ExceedsCapacity { .. } => "more permits than the limiter can hold",
+            Self::Refused { .. } => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exhausted { permits, .. } => write!(f, "{}: {permits} asked for", self.reason()),
+            Self::ExceedsCapacity { permits, capacity } => {
+                write!(
+                    f,
+                    "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
+                )
+            }
+            Self::Refused { .. } => f.write_str(self.reason()),
+        }
+    }
+}
+
+impl core::error::Error for Denied {}
+
+/// When a denied request should come back. 16 bytes.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Retry, Timestamp};
+///
+/// let now = Timestamp::from_secs(1);
+/// assert_eq!(Retry::At(Timestamp::from_millis(1_200)).wait_from(now), Some(Duration::from_millis(200)));
+/// assert_eq!(Retry::OnRelease.wait_from(now), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Retry {
+    /// At this instant the request would be granted if nobody else takes a permit, and not 1 ns earlier.
+    At(Timestamp),
+    /// When permits are released; no clock can tell.
+    OnRelease,
+    /// Nobody knows: ask again after this time.
+    After(Duration),
+    /// Never: the request exceeds the capacity, or nothing ever comes back.
+    Never,
+}
+
+impl Retry {
+    /// The time from `now` to the retry; `None` where time alone does not help.
+    pub const fn wait_from(self, now: Timestamp) -> Option<Duration> {
+        match self {
+            Self::At(at) => Some(at.saturating_since(now)),
+            Self::After(wait) => Some(wait),
+            Self::OnRelease | Self::Never => None,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Denied>() == 16 && size_of::<Retry>() == 16);

@@ -1,0 +1,414 @@
+//! State: one word, `end | count` (see [`stamped`](crate::stamped)): the position at which the current window ends, and the
+//! permits taken in it.
+//!
+//! ```text
+//! on a grid                            started by the first request
+//!   |  window   |  window   |            first        end      first        end
+//! --+-----------+-----------+--        ----|-- window --|--------|-- window --|--
+//!   positions are window indices         positions are ticks
+//! ```
+//!
+//! Invariant: the count is what was granted in the window that ends at `end`, never more than the limit, and `end`
+//! never moves back. Two transitions: a take before `end` adds to the count; a take at or after it replaces both.
+//! A late `now` falls before `end`, and is counted in the newest window.
+
+use core::time::Duration;
+
+use crate::grid::Grid;
+use crate::settings;
+use crate::stamped::Stamped;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
+
+/// A fixed window: at most `limit` permits in each window.
+///
+/// Windows lie side by side on a grid that starts at an origin, or, [started by the first
+/// request](FixedWindowBuilder::started_by_first_request), each begins with the first request after the last one's end.
+///
+/// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of one window's length,
+/// around an edge. Where that is too much, take a [`SlidingWindow`](crate::SlidingWindow).
+///
+/// **Exact.** A grant counts in the window of the later of its own `now` and the newest one granted. Retry times are exact
+/// to the nanosecond.
+///
+/// **Cost.** A grant is one load, two multiplications and one compare-exchange; a denial writes nothing. Lock-free: a
+/// compare-exchange fails only because another one succeeded, at most `limit` times a window. All accesses are `Relaxed`.
+///
+/// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up to
+/// [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole multiples of
+/// [`horizon`](Self::horizon) may be told less than full for at most that staleness and one window.
+///
+/// Source: the fixed window limiter of the .NET rate limiting proposal, and Ocelot's window that the first request starts.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{FixedWindow, Timestamp};
+///
+/// static LIMIT: FixedWindow = FixedWindow::new(2, Duration::from_secs(1));
+///
+/// assert!(LIMIT.try_acquire_at(Timestamp::from_millis(900), 2).is_ok());
+/// assert!(LIMIT.try_acquire_at(Timestamp::from_millis(999), 1).is_err());
+/// assert!(LIMIT.try_acquire_at(Timestamp::from_millis(1_000), 1).is_ok());
+/// ```
+#[derive(Debug)]
+pub struct FixedWindow<W: Word = NativeWord> {
+    state: AtomicWord<W>,
+    layout: Stamped<W>,
+    /// From the position that starts a window to the one that ends it.
+    span: W,
+    /// Positions: windows, or the ticks that a start is rounded up to.
+    grid: Grid,
+    /// Whether a start that lies within a position is rounded up.
+    rounded: bool,
+}
+
+impl FixedWindow {
+    const_unless_loom! {
+        /// At most `limit` permits (at least 1) in each `window`, 1 ns to 292 years, on a grid from [`Timestamp::ZERO`].
+        ///
+        /// # Panics
+        ///
+        /// Where [`FixedWindowBuilder::build`] would return an error; in a constant or a static, that is
+        /// a compile error.
+        ///
+        /// ```
+        /// # use portcullis_core::FixedWindow;
+        /// # use core::time::Duration;
+        /// static LIMIT: FixedWindow = FixedWindow::new(100, Duration::from_secs(60));
+        /// ```
+        pub const fn new(limit: u64, window: Duration) -> Self {
+            match Self::builder(limit, window).build() {
+                Ok(limiter) => limiter,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+
+    /// Settings for at most `limit` permits (at least 1) in each `window`, 1 ns to 292 years.
+    pub const fn builder(limit: u64, window: Duration) -> FixedWindowBuilder {
+        FixedWindowBuilder {
+            limit,
+            window,
+            origin: Timestamp::ZERO,
+            started: false,
+            tick: None,
+            staleness: None,
+        }
+    }
+}
+
+impl<W: Word> FixedWindow<W> {
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    ///
+    /// The lease does nothing when dropped: permits come back with the next window.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    ///
+    /// # Cost
+    ///
+    /// A load, two multiplications, and on success one compare-exchange. Never divides, blocks or panics.
+    ///
+    /// ```
+    /// # use portcullis_core::{Denied, FixedWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1));
+    /// assert_eq!(limit.try_acquire_at(Timestamp::ZERO, 2).unwrap().permits(), 2);
+    /// let denied = limit.try_acquire_at(Timestamp::ZERO, 2).unwrap_err();
+    /// assert_eq!(denied.retry(&limit).wait_from(Timestamp::ZERO), Some(Duration::from_secs(1)));
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// The permits left in the window that `now` lies in.
+    ///
+    /// ```
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// assert_eq!(FixedWindow::new(3, Duration::from_secs(1)).available_at(Timestamp::ZERO), 3);
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let (count, _) = self.current(self.layout.stamp(self.grid.index(now)), self.state.load(Relaxed));
+        self.limit() - count
+    }
+
+    /// Whether all permits are available at `now`, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{FixedWindow, Idle, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1));
+    /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::ZERO));
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        let state = self.state.load(Relaxed);
+        let position = self.grid.index(now);
+        let (count, end) = self.current(self.layout.stamp(position), state);
+        match (count, end) {
+            (0, None) => {
+                let passed = self.layout.distance(self.layout.stamp(position), self.layout.split(state).1);
+                Idle::Since(
+                    self.grid.start(position.saturating_add_signed(-passed)).unwrap_or(Timestamp::MAX),
+                )
+            }
+            (0, Some(_)) => Idle::Now,
+            _ => Idle::InUse,
+        }
+    }
+
+    /// The permits in each window.
+    ///
+    /// ```
+    /// # use portcullis_core::FixedWindow;
+    /// # use core::time::Duration;
+    /// assert_eq!(FixedWindow::new(3, Duration::from_secs(1)).limit(), 3);
+    /// ```
+    pub fn limit(&self) -> u64 {
+        self.layout.limit()
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    ///
+    /// ```
+    /// # use portcullis_core::FixedWindow;
+    /// # use core::time::Duration;
+    /// assert!(FixedWindow::new(3, Duration::from_secs(1)).staleness() >= Duration::from_secs(1));
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        let span: u64 = self.span.into();
+        self.span_of(self.layout.late(span + u64::from(self.rounded)))
+    }
+
+    /// After how much idle time the word repeats: see the type's documentation.
+    ///
+    /// ```
+    /// # use portcullis_core::FixedWindow;
+    /// # use core::time::Duration;
+    /// assert!(FixedWindow::new(3, Duration::from_secs(1)).horizon() > Duration::from_secs(3_000_000_000));
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.span_of(self.layout.range())
+    }
+
+    /// The grain that a window's start is rounded up to; on a grid, the window.
+    ///
+    /// ```
+    /// # use portcullis_core::FixedWindow;
+    /// # use core::time::Duration;
+    /// let limit = FixedWindow::builder(1_000, Duration::from_secs(1)).started_by_first_request().build()?;
+    /// assert_eq!(limit.tick(), Duration::from_nanos(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn tick(&self) -> Duration {
+        Duration::from_nanos(self.grid.step())
+    }
+
+    fn span_of(&self, positions: u64) -> Duration {
+        Duration::from_nanos_u128(u128::from(positions) * u128::from(self.grid.step()))
+    }
+
+    /// What counts at a position: the permits taken, and the end of the window if one is on.
+    #[inline(always)]
+    fn current(&self, stamp: u64, state: u64) -> (u64, Option<u64>) {
+        let (count, end) = self.layout.split(state);
+        match self.layout.ahead(stamp, end) {
+            Some(_) => (0, None),
+            None => (count, Some(end)),
+        }
+    }
+
+    #[inline(always)]
+    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let (position, into) = self.grid.split(now);
+        let stamp = self.layout.stamp(position);
+        let mut state = self.state.load(Relaxed);
+        loop {
+            let (count, end) = self.current(stamp, state);
+            if count + u64::from(n.max(1)) > self.limit() {
+                return Err(self.denied(now, n));
+            }
+            if n == 0 {
+                return Ok(());
+            }
+            let end = end.unwrap_or_else(|| {
+                let late = u64::from(self.rounded && into != 0);
+                self.layout.stamp(position.wrapping_add(self.span.into()).wrapping_add(late))
+            });
+            match self.state.compare_exchange_weak(state, end | (count + u64::from(n)), Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn denied(&self, now: Timestamp, n: u32) -> Denied {
+        if u64::from(n) > self.limit() {
+            // Fewer than `n`, so it fits.
+            Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 }
+        } else {
+            Denied::Exhausted { now, permits: n }
+        }
+    }
+}
+
+impl<W: Word> Limiter for FixedWindow<W> {
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.take(now, n)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
+        if u64::from(permits) > self.limit() {
+            return Retry::Never;
+        }
+        let position = self.grid.index(now);
+        let stamp = self.layout.stamp(position);
+        match self.current(stamp, self.state.load(Relaxed)) {
+            (count, Some(end)) if count + u64::from(permits.max(1)) > self.limit() => {
+                let wait = self.layout.distance(end, stamp);
+                position
+                    .checked_add_signed(wait)
+                    .and_then(|end| self.grid.start(end))
+                    .map_or(Retry::Never, Retry::At)
+            }
+            _ => Retry::At(now),
+        }
+    }
+}
+
+/// Settings of a [`FixedWindow`]; from [`FixedWindow::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{FixedWindow, Timestamp};
+///
+/// let limit = FixedWindow::builder(1, Duration::from_secs(1)).started_by_first_request().build()?;
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(700), 1).is_ok());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(1_699), 1).is_err());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(1_700), 1).is_ok());
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct FixedWindowBuilder {
+    limit: u64,
+    window: Duration,
+    origin: Timestamp,
+    started: bool,
+    tick: Option<Duration>,
+    staleness: Option<Duration>,
+}
+
+impl FixedWindowBuilder {
+    /// The instant that the grid starts at; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// A window begins with the first request that is granted after the end of the last one. Default: on a grid.
+    pub const fn started_by_first_request(mut self) -> Self {
+        self.started = true;
+        self
+    }
+
+    /// For windows that the first request starts: rounds the start up, and the length too, to whole ticks of 1 ns to 292 years,
+    /// so that a window is at most one tick longer in each. Default: the finest of 1 ns, 10 ns,
+    /// 100 ns, ... whose horizon is an hour or more, or else the coarsest up to the window.
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
+    /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// The limiter, on the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for the
+        /// window's end, a window or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        pub const fn build(self) -> Result<FixedWindow, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// The limiter on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::FixedWindow;
+        /// # use core::time::Duration;
+        /// let limit: FixedWindow<u32> = FixedWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
+        /// assert!(limit.horizon() > Duration::from_secs(4_000_000), "22 bits of seconds: 48 days");
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<FixedWindow<W>, SettingsError> {
+            let window = match settings::nanos(self.window, Setting::Window) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let staleness = match settings::staleness_nanos(self.staleness) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let (tick, automatic) = match self.tick {
+                _ if !self.started => (window, false),
+                None => (1, true),
+                Some(tick) => match settings::nanos(tick, Setting::Tick) {
+                    Ok(nanos) => (nanos, false),
+                    Err(error) => return Err(error),
+                },
+            };
+            let mut tick = tick;
+            let (layout, span) = loop {
+                let span = window.div_ceil(tick);
+                // The end lies up to `span`, and one more for rounding, ahead of the position that set it.
+                match Stamped::new(self.limit, tick, span + self.started as u64, staleness) {
+                    Ok(layout) if !automatic || tick >= window || layout.reaches(settings::FAR_ENOUGH, tick) => {
+                        break (layout, span);
+                    }
+                    Ok(_) => tick *= 10,
+                    Err(_) if automatic && tick < window => tick *= 10,
+                    Err(error) => return Err(error),
+                }
+            };
+            Ok(FixedWindow {
+                state: AtomicWord::new(0),
+                layout,
+                span: narrow(span),
+                grid: Grid::new(self.origin, tick),
+                rounded: self.started,
+            })
+        }
+    }
+}

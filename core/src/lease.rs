@@ -1,0 +1,179 @@
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use crate::{Denied, Limiter, Timestamp};
+
+/// Permits held. Dropped, it gives them back to the limiter that they came from, where they come back at all:
+/// a concurrency permit does, a token or a place in a window comes back by time alone.
+///
+/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. The drop of a lease of a
+/// self-replenishing limiter compiles to nothing.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Timestamp};
+///
+/// let limit = Concurrency::new(5);
+/// let mut lease = limit.try_acquire(4)?;
+/// lease.release(1).unwrap();
+/// let other = lease.split(2).unwrap();
+/// assert_eq!((lease.permits(), other.permits(), limit.available()), (1, 2, 2));
+/// lease.merge(other).unwrap();
+/// drop(lease);
+/// assert_eq!(limit.available(), 5);
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[must_use = "a lease gives its permits back when it is dropped"]
+pub struct Lease<P>
+where
+    P: Deref,
+    P::Target: Limiter,
+{
+    limiter: P,
+    permits: u32,
+}
+
+impl<P> Lease<P>
+where
+    P: Deref,
+    P::Target: Limiter,
+{
+    /// Takes `n` permits of `limiter` at `now`, as [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at)
+    /// does, into a lease that keeps the pointer that it is given: an `Arc`, say, to move it to another thread.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed (the pointer is dropped).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_core::{Concurrency, Lease, Timestamp};
+    ///
+    /// let limit = Arc::new(Concurrency::new(1));
+    /// let lease = Lease::try_acquire_at(Arc::clone(&limit), Timestamp::ZERO, 1).unwrap();
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// assert_eq!(limit.available(), 1);
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(limiter: P, now: Timestamp, n: u32) -> Result<Self, Denied> {
+        match limiter.take_at(now, n) {
+            Ok(()) => Ok(Self { limiter, permits: n }),
+            Err(denied) => Err(denied),
+        }
+    }
+
+    /// The permits that this lease holds; 0 for a probe.
+    #[inline]
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// The limiter that the permits came from.
+    pub fn limiter(&self) -> &P::Target {
+        &self.limiter
+    }
+
+    /// Gives `n` of the permits back now, and keeps the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing is given back then.
+    pub fn release(&mut self, n: u32) -> Result<(), TooFewHeld> {
+        let Some(rest) = self.permits.checked_sub(n) else {
+            return Err(TooFewHeld { held: self.permits });
+        };
+        self.permits = rest;
+        if n > 0 {
+            self.limiter.release(n);
+        }
+        Ok(())
+    }
+
+    /// Takes `n` of the permits out into a lease of their own.
+    ///
+    /// # Errors
+    ///
+    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing has changed then.
+    pub fn split(&mut self, n: u32) -> Result<Self, TooFewHeld>
+    where
+        P: Clone,
+    {
+        let Some(rest) = self.permits.checked_sub(n) else {
+            return Err(TooFewHeld { held: self.permits });
+        };
+        let limiter = self.limiter.clone();
+        self.permits = rest;
+        Ok(Self { limiter, permits: n })
+    }
+
+    /// Adds the permits of `other`, which must be of the same limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns `other` if it belongs to another limiter, or if both together hold more than `u32::MAX`.
+    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+        let same = core::ptr::addr_eq::<P::Target, P::Target>(&*self.limiter, &*other.limiter);
+        match self.permits.checked_add(other.permits) {
+            Some(sum) if same => {
+                self.permits = sum;
+                let _ = other.forget();
+                Ok(())
+            }
+            _ => Err(other),
+        }
+    }
+
+    /// Ends the lease without giving its permits back, and returns how many those were.
+    ///
+    /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To hand permits
+    /// through an interrupt, a queue or a foreign function, a [`LeasePool`](crate::LeasePool) is safer: its ids cannot be
+    /// released twice.
+    pub fn forget(self) -> u32 {
+        let mut lease = ManuallyDrop::new(self);
+        core::mem::replace(&mut lease.permits, 0)
+    }
+}
+
+impl<P> Drop for Lease<P>
+where
+    P: Deref,
+    P::Target: Limiter,
+{
+    #[inline]
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            self.limiter.release(self.permits);
+        }
+    }
+}
+
+impl<P> fmt::Debug for Lease<P>
+where
+    P: Deref,
+    P::Target: Limiter,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("permits", &self.permits).finish_non_exhaustive()
+    }
+}
+
+/// A lease was asked for more permits than it holds.
+///
+/// ```
+/// use portcullis_core::{Concurrency, TooFewHeld};
+/// let limit = Concurrency::new(2);
+/// assert_eq!(limit.try_acquire(2).unwrap().release(3), Err(TooFewHeld { held: 2 }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TooFewHeld {
+    /// The permits that the lease holds.
+    pub held: u32,
+}
+
+impl fmt::Display for TooFewHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lease holds {} permits: ask for at most as many", self.held)
+    }
+}
+
+impl core::error::Error for TooFewHeld {}

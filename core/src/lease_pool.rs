@@ -1,0 +1,370 @@
+//! State: a word for each slot, its generation and its stage.
+//!
+//! ```text
+//! bits 31                          2 1     0
+//! +---------------------------------+-------+          free --claim--> busy --denied-----> free
+//! |           generation            | stage |                          busy --granted----> held
+//! +---------------------------------+-------+          held --release, sweep--> free, next generation
+//! ```
+//!
+//! Invariant: a slot's permits and deadline are written only by who made it busy, and are those of the generation that they
+//! are read with if a compare-exchange from (generation, held) then succeeds. That exchange decides between a
+//! release and a sweep: one gives the permits back, the other learns that the id is stale. Since a slot is busy before the
+//! limiter is asked, a full pool takes no permits.
+
+use core::fmt;
+use core::mem;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::const_unless_loom;
+use crate::{Denied, Limiter, Timestamp};
+
+/// A pool of at most `N` leases of one limiter, each named by a small `Copy` id instead of a guard.
+///
+/// An id can cross an interrupt, a queue, a foreign function or a process's own bookkeeping, where a guard with a
+/// lifetime cannot. Releasing an id twice, or after its slot was used again, is a typed error and changes nothing. A
+/// lease may have a deadline, after which [`sweep`](Self::sweep) takes its permits back from a holder that died.
+///
+/// `N` is 1 to 65,536. The pool never allocates: 16 bytes for each slot, and two cache lines.
+///
+/// **Generations.** An id is told from later ones of its slot until that slot has been used 2^30 times since.
+///
+/// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same; finding a free slot is one load when
+/// leases are released about as often as they are claimed, and up to N loads in a nearly full pool. Claims and releases are
+/// lock-free, and may pre-empt each other and a sweep in an interrupt handler.
+///
+/// ```
+/// use portcullis_core::{ClaimError, Concurrency, LeasePool, StaleId, Timestamp};
+///
+/// static POOL: LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::new(3));
+///
+/// let now = Timestamp::from_secs(1);
+/// let id = POOL.claim_at(now, 2, None)?;
+/// assert_eq!(POOL.release(id), Ok(2));
+/// assert_eq!(POOL.release(id), Err(StaleId));
+///
+/// // A holder that dies.
+/// let lost = POOL.claim_at(now, 3, Some(Timestamp::from_secs(5)))?;
+/// assert_eq!(POOL.sweep(Timestamp::from_secs(5)), 3);
+/// assert_eq!(POOL.release(lost), Err(StaleId));
+/// # Ok::<(), ClaimError>(())
+/// ```
+pub struct LeasePool<L, const N: usize> {
+    limiter: L,
+    /// A slot that is probably free.
+    hint: CachePadded<AtomicU32>,
+    slots: [Slot; N],
+}
+
+/// What names a lease in a [`LeasePool`]: its slot, and the slot's generation. 8 bytes.
+///
+/// ```
+/// use portcullis_core::{Concurrency, LeaseId, LeasePool, StaleId, Timestamp};
+///
+/// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(1));
+/// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+/// // Through a foreign function, say, as a number.
+/// let handle: u64 = id.to_bits();
+/// assert_eq!(pool.release(LeaseId::from_bits(handle)), Ok(1));
+/// assert_eq!(pool.release(LeaseId::from_bits(u64::MAX)), Err(StaleId), "no such lease");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseId {
+    slot: u32,
+    generation: u32,
+}
+
+impl LeaseId {
+    /// The id as a number.
+    pub const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.slot as u64
+    }
+
+    /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or one that it was guessed for.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { slot: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: AtomicU32,
+    permits: AtomicU32,
+    /// The deadline's nanoseconds, low half first: native words, on 32-bit targets too.
+    deadline: [AtomicU32; 2],
+}
+
+const FREE: u32 = 0;
+const BUSY: u32 = 1;
+const HELD: u32 = 2;
+const STAGE: u32 = 3;
+/// One generation on.
+const NEXT: u32 = STAGE + 1;
+
+impl<L: Limiter, const N: usize> LeasePool<L, N> {
+    const_unless_loom! {
+        /// An empty pool of leases of `limiter`.
+        ///
+        /// ```
+        /// # use portcullis_core::{Concurrency, LeasePool};
+        /// static POOL: LeasePool<Concurrency, 8> = LeasePool::new(Concurrency::new(4));
+        /// ```
+        ///
+        /// ```compile_fail
+        /// # use portcullis_core::{Concurrency, LeasePool};
+        /// static NONE: LeasePool<Concurrency, 0> = LeasePool::new(Concurrency::new(4));
+        /// ```
+        pub const fn new(limiter: L) -> Self {
+            const { assert!(N >= 1 && N <= 1 << 16, "a pool has 1 to 65,536 slots") };
+            Self {
+                limiter,
+                hint: CachePadded::new(AtomicU32::new(0)),
+                #[cfg(not(loom))]
+                slots: [const { Slot::new() }; N],
+                #[cfg(loom)]
+                slots: core::array::from_fn(|_| Slot::new()),
+            }
+        }
+    }
+
+    /// Takes `n` permits at `now` (with `n = 0` none, if 1 would be granted), until the id is released, or swept at or after
+    /// `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError::PoolFull`], or [`ClaimError::Denied`] by the limiter; no permit has been taken then.
+    ///
+    /// ```
+    /// # use portcullis_core::{ClaimError, LeasePool, Timestamp, Unlimited};
+    /// let pool: LeasePool<_, 1> = LeasePool::new(Unlimited);
+    /// let id = pool.claim_at(Timestamp::ZERO, 1, None)?;
+    /// assert_eq!(pool.claim_at(Timestamp::ZERO, 1, None), Err(ClaimError::PoolFull { slots: 1 }));
+    /// # Ok::<(), ClaimError>(())
+    /// ```
+    pub fn claim_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        deadline: Option<Timestamp>,
+    ) -> Result<LeaseId, ClaimError> {
+        let Some((slot, index, generation)) = self.reserve() else {
+            return Err(ClaimError::PoolFull { slots: N as u32 });
+        };
+        // A limiter that panics leaves the slot free.
+        let undo = FreeOnDrop { slot, generation };
+        self.limiter.take_at(now, n)?;
+        mem::forget(undo);
+        slot.permits.store(n, Relaxed);
+        slot.set_deadline(deadline.unwrap_or(Timestamp::MAX));
+        // Release: pairs with the acquire of a release or a sweep, which reads the permits and the deadline.
+        slot.state.store(generation | HELD, Release);
+        Ok(LeaseId { slot: index, generation })
+    }
+
+    /// Gives the permits of `id` back, and returns how many those were.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleId`] if `id` has been released or swept before, or never named a lease of this pool; nothing has changed then.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LeasePool, StaleId, Timestamp};
+    /// let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
+    /// let old = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// pool.release(old).unwrap();
+    /// let new = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// assert_eq!(pool.release(old), Err(StaleId), "the slot is another lease's now");
+    /// assert_eq!(pool.release(new), Ok(1));
+    /// ```
+    pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
+        let slot = self.slots.get(id.slot as usize).ok_or(StaleId)?;
+        let held = id.generation | HELD;
+        // Acquire: pairs with the release in `claim_at`.
+        if id.generation & STAGE != 0 || slot.state.load(Acquire) != held {
+            return Err(StaleId);
+        }
+        let permits = slot.permits.load(Relaxed);
+        self.end(slot, id.slot, held, permits).ok_or(StaleId)
+    }
+
+    /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how many those were.
+    ///
+    /// # Cost
+    ///
+    /// Looks at all N slots. May run at any time, from anywhere, also from several threads.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LeasePool, Timestamp};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
+    /// let at = Timestamp::from_secs;
+    /// pool.claim_at(at(0), 2, Some(at(10))).unwrap();
+    /// pool.claim_at(at(0), 3, Some(at(20))).unwrap();
+    /// assert_eq!(pool.sweep(at(9)), 0);
+    /// assert_eq!(pool.sweep(at(10)), 2);
+    /// assert_eq!(pool.limiter().in_use(), 3);
+    /// ```
+    pub fn sweep(&self, now: Timestamp) -> u64 {
+        let mut swept = 0;
+        for (slot, index) in self.slots.iter().zip(0..) {
+            // Acquire: pairs with the release in `claim_at`.
+            let state = slot.state.load(Acquire);
+            if state & STAGE != HELD {
+                continue;
+            }
+            let (permits, deadline) = (slot.permits.load(Relaxed), slot.deadline());
+            // `Timestamp::MAX` stands for no deadline.
+            if deadline <= now && deadline != Timestamp::MAX {
+                swept += self.end(slot, index, state, permits).map_or(0, u64::from);
+            }
+        }
+        swept
+    }
+
+    /// The leases that are out now; a snapshot of N slots, each read at its own moment.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LeasePool, Timestamp};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
+    /// let _id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// assert_eq!(pool.leases(), 1);
+    /// ```
+    pub fn leases(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state.load(Relaxed) & STAGE == HELD).count()
+    }
+
+    /// The limiter that the permits come from. Permits can be taken from it directly as well.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LeasePool};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
+    /// assert_eq!(pool.limiter().limit(), 9);
+    /// ```
+    pub fn limiter(&self) -> &L {
+        &self.limiter
+    }
+
+    /// Makes a free slot busy.
+    fn reserve(&self) -> Option<(&Slot, u32, u32)> {
+        let hint = self.hint.load(Relaxed) as usize;
+        let (before, after) = self.slots.split_at_checked(hint).unwrap_or((&[], &self.slots));
+        let start = (N - after.len()) as u32;
+        let candidates = after.iter().zip(start..).chain(before.iter().zip(0..));
+        for (slot, index) in candidates {
+            let state = slot.state.load(Relaxed);
+            // Acquire: pairs with the release in `end`, after which the last user reads the slot no more.
+            if state & STAGE == FREE
+                && slot.state.compare_exchange(state, state | BUSY, Acquire, Relaxed).is_ok()
+            {
+                return Some((slot, index, state));
+            }
+        }
+        None
+    }
+
+    /// Ends the lease that `slot` holds in the state `held`, if it still does.
+    fn end(&self, slot: &Slot, index: u32, held: u32, permits: u32) -> Option<u32> {
+        let free = (held & !STAGE).wrapping_add(NEXT) | FREE;
+        // Release: pairs with the acquire in `reserve`.
+        slot.state.compare_exchange(held, free, Release, Relaxed).ok()?;
+        self.hint.store(index, Relaxed);
+        if permits > 0 {
+            self.limiter.release(permits);
+        }
+        Some(permits)
+    }
+}
+
+impl Slot {
+    const_unless_loom! {
+        const fn new() -> Self {
+            Self {
+                state: AtomicU32::new(FREE),
+                permits: AtomicU32::new(0),
+                deadline: [AtomicU32::new(0), AtomicU32::new(0)],
+            }
+        }
+    }
+
+    fn deadline(&self) -> Timestamp {
+        let [low, high] = &self.deadline;
+        Timestamp::from_nanos(u64::from(high.load(Relaxed)) << 32 | u64::from(low.load(Relaxed)))
+    }
+
+    fn set_deadline(&self, deadline: Timestamp) {
+        let [low, high] = &self.deadline;
+        low.store(deadline.as_nanos() as u32, Relaxed);
+        high.store((deadline.as_nanos() >> 32) as u32, Relaxed);
+    }
+}
+
+/// Frees a busy slot again, without another generation: no id of this one was given out.
+struct FreeOnDrop<'a> {
+    slot: &'a Slot,
+    generation: u32,
+}
+
+impl Drop for FreeOnDrop<'_> {
+    fn drop(&mut self) {
+        self.slot.state.store(self.generation | FREE, Release);
+    }
+}
+
+impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasePool").field("limiter", &self.limiter).field("slots", &N).finish_non_exhaustive()
+    }
+}
+
+/// Why a [`LeasePool`] gives out no lease.
+///
+/// ```
+/// use portcullis_core::ClaimError;
+/// assert_eq!(ClaimError::PoolFull { slots: 8 }.to_string(), "all 8 slots of the pool hold leases");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// Every slot holds a lease, or is about to.
+    PoolFull {
+        /// The slots of the pool.
+        slots: u32,
+    },
+    /// The limiter denied the permits.
+    Denied(Denied),
+}
+
+impl From<Denied> for ClaimError {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
+    }
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PoolFull { slots } => write!(f, "all {slots} slots of the pool hold leases"),
+            Self::Denied(denied) => denied.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ClaimError {}
+
+/// A [`LeaseId`] that names no lease: it was released or swept before, or is of another pool.
+///
+/// ```
+/// assert_eq!(portcullis_core::StaleId.to_string(), "the lease was released or swept before");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StaleId;
+
+impl fmt::Display for StaleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the lease was released or swept before")
+    }
+}
+
+impl core::error::Error for StaleId {}

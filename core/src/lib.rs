@@ -1,0 +1,90 @@
+//! Rate limiters that decide by one atomic word: lock-free, without allocation, without `std`.
+//!
+//! | limiter | promises | gives back |
+//! |---|---|---|
+//! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
+//! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
+//! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; strict, in any window's length | segment by segment |
+//! | [`Concurrency`] | at most `limit` permits in use at once | when the lease is dropped |
+//! | [`Unlimited`] | nothing | |
+//!
+//! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a limiter with a [`Clock`]. Every limiter
+//! is built by a `const fn` and can live in a `static`. [`Limiter`] is what they have in common, and what a limiter of your own
+//! implements. A [`Lease`] holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts.
+//!
+//! ```
+//! use portcullis_core::{Rate, Timestamp, TokenBucket};
+//!
+//! static LIMIT: TokenBucket = TokenBucket::new(Rate::per_second(3), 1);
+//!
+//! let now = Timestamp::from_secs(1);
+//! assert!(LIMIT.try_acquire_at(now, 1).is_ok());
+//! let denied = LIMIT.try_acquire_at(now, 1).unwrap_err();
+//! println!("{denied}; come back in {:?}", denied.retry(&LIMIT).wait_from(now));
+//! ```
+//!
+//! # What every limiter keeps
+//!
+//! - **One-sided error.** It never admits more than it promises: not in a race, not with a late or backward `now` (up to its
+//!   stated staleness), not when a thread is stopped halfway. What goes wrong ends in a denial or a later grant.
+//! - **A denial writes nothing**, and says when to come back only when it is asked.
+//! - **No division, lock, allocation, system call or panic** where permits are taken.
+//! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on the same thread.
+//!
+//! # Words
+//!
+//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 on targets without wider atomics. The narrow variants can be built
+//! anywhere, with the builders' `build_on::<u32>()`. A word wraps; each type states its horizon.
+//!
+//! # Features
+//!
+//! - `std`: [`MonotonicClock`](clock::MonotonicClock), [`CoarseClock`](clock::CoarseClock), and limiters behind `Arc` and `Box`;
+//! - `tsc`: [`TscClock`](clock::TscClock).
+#![no_std]
+#![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(any(feature = "std", test))]
+extern crate std;
+
+pub mod clock;
+mod concurrency;
+mod counted;
+mod denied;
+mod fixed_window;
+mod grid;
+mod lease;
+mod lease_pool;
+mod limiter;
+pub mod metadata;
+mod rate;
+mod settings;
+mod sliding_window;
+mod stamped;
+mod sync;
+mod timestamp;
+mod token_bucket;
+mod unlimited;
+mod word;
+
+#[cfg(target_has_atomic = "64")]
+pub use clock::ManualClock;
+#[cfg(feature = "tsc")]
+pub use clock::TscClock;
+pub use clock::{Clock, Clocked};
+#[cfg(feature = "std")]
+pub use clock::{CoarseClock, MonotonicClock};
+pub use concurrency::Concurrency;
+pub use counted::{Counted, Counts};
+pub use denied::{Denied, Retry};
+pub use fixed_window::{FixedWindow, FixedWindowBuilder};
+pub use lease::{Lease, TooFewHeld};
+pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
+pub use limiter::{Idle, Limiter, LimiterExt};
+pub use rate::Rate;
+pub use settings::{Setting, SettingsError};
+pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
+pub use timestamp::Timestamp;
+pub use token_bucket::{TokenBucket, TokenBucketBuilder};
+pub use unlimited::Unlimited;
+pub use word::{NativeWord, Word};

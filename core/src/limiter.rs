@@ -1,0 +1,202 @@
+use core::ops::Deref;
+
+use crate::metadata::{self, Metadata, Used};
+use crate::{Denied, Lease, Retry, Timestamp};
+
+/// What every limiter answers, and what a limiter of your own implements.
+///
+/// The trait can be made into an object (`&dyn Limiter`). Callers take permits with
+/// [`LimiterExt::try_acquire_at`], which wraps [`take_at`](Self::take_at) in a [`Lease`].
+///
+/// # Implementing
+///
+/// `take_at`, `available_at` and `retry` are enough. A limiter that wraps another forwards all methods to
+/// it. One that gets permits back (that is, not by the passing of time alone) implements `release`. The laws
+/// that Portcullis' own limiters keep, and that code which takes any limiter relies on:
+///
+/// - it never admits more than it promises, whatever races; an older `now` is told no more than a newer one was;
+/// - a denial leaves the limiter as it was;
+/// - `n = 0` takes nothing, and is answered as a request for 1 would be;
+/// - nothing panics, blocks or allocates.
+///
+/// ```
+/// use core::sync::atomic::{AtomicBool, Ordering};
+/// use core::time::Duration;
+/// use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
+///
+/// /// Lets everything through until a switch is thrown.
+/// struct Gate(AtomicBool);
+///
+/// impl Limiter for Gate {
+///     fn take_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
+///         match self.0.load(Ordering::Relaxed) {
+///             true => Ok(()),
+///             false => Err(Denied::Refused { now, permits }),
+///         }
+///     }
+///     fn available_at(&self, _: Timestamp) -> u64 {
+///         if self.0.load(Ordering::Relaxed) { u64::MAX } else { 0 }
+///     }
+///     fn retry(&self, _: Denied) -> Retry {
+///         Retry::After(Duration::from_secs(1))
+///     }
+/// }
+///
+/// let gate = Gate(AtomicBool::new(true));
+/// assert!(gate.try_acquire_at(Timestamp::ZERO, 1).is_ok());
+/// gate.0.store(false, Ordering::Relaxed);
+/// let denied = gate.try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
+/// assert_eq!(denied.retry(&gate), Retry::After(Duration::from_secs(1)));
+/// ```
+pub trait Limiter {
+    /// Takes `n` permits at `now`, or says why not; with `n = 0`, whether 1 would be granted.
+    ///
+    /// Whoever calls this gives the permits back with [`release`](Self::release), in time;
+    /// [`LimiterExt::try_acquire_at`] does both.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed.
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied>;
+
+    /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
+    ///
+    /// A self-replenishing limiter, which gets its permits back by time, has nothing to do: that is the default.
+    fn release(&self, n: u32) {
+        let _ = n;
+    }
+
+    /// The permits that could be taken at `now`.
+    fn available_at(&self, now: Timestamp) -> u64;
+
+    /// The most permits that could ever be available at once. By default, any number.
+    fn capacity(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether the limiter is as good as new at `now`. By default unknown, which counts as in use.
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        let _ = now;
+        Idle::InUse
+    }
+
+    /// When the request that was denied as `denied` should come back, judged by the limiter's state now.
+    ///
+    /// Exact while nobody else takes permits: a try at [`Retry::At`] succeeds, a try 1 ns earlier fails.
+    fn retry(&self, denied: Denied) -> Retry;
+
+    /// Offers what is known about a request that was granted at `now` (`denied` is `None`), or refused.
+    ///
+    /// A limiter offers what it has by name, and then lets the limiters that it wraps offer theirs: the
+    /// first offer of a name wins. By default: [`RETRY_AFTER`](metadata::RETRY_AFTER) and
+    /// [`REASON_PHRASE`](metadata::REASON_PHRASE) for a denial, and [`USED_SHARE`](metadata::USED_SHARE).
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if let Some(denied) = denied {
+            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
+            offers.offer(metadata::REASON_PHRASE, || denied.reason());
+        }
+        offers.offer(metadata::USED_SHARE, || {
+            let capacity = self.capacity();
+            Used { permits: capacity.saturating_sub(self.available_at(now)), capacity }
+        });
+    }
+}
+
+/// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.
+pub trait LimiterExt: Limiter {
+    /// Takes `n` permits at `now`, and gives them back when the lease is dropped, where they come back at all.
+    ///
+    /// With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed.
+    ///
+    /// ```
+    /// use portcullis_core::{Concurrency, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+    ///
+    /// let limiters: [&dyn Limiter; 2] =
+    ///     [&Concurrency::new(1), &TokenBucket::new(Rate::per_second(1), 1)];
+    /// for limiter in limiters {
+    ///     let lease = limiter.try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    ///     assert_eq!(lease.permits(), 1);
+    ///     assert_eq!(limiter.available_at(Timestamp::ZERO), 0);
+    /// }
+    /// assert_eq!(limiters[0].available_at(Timestamp::ZERO), 1, "released");
+    /// assert_eq!(limiters[1].available_at(Timestamp::ZERO), 0, "comes back by time");
+    /// ```
+    #[inline]
+    fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl<L: Limiter + ?Sized> LimiterExt for L {}
+
+/// Whether a limiter is as good as new: nothing taken that has not come back.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{FixedWindow, Idle, Timestamp};
+///
+/// let window = FixedWindow::new(3, Duration::from_secs(1));
+/// window.try_acquire_at(Timestamp::from_millis(500), 1).unwrap();
+/// assert_eq!(window.idle_at(Timestamp::from_millis(900)), Idle::InUse);
+/// assert_eq!(window.idle_at(Timestamp::from_millis(2_900)), Idle::Since(Timestamp::from_secs(1)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Idle {
+    /// Permits are out.
+    InUse,
+    /// As good as new, and has been since this instant, or for longer than the limiter's word can tell.
+    Since(Timestamp),
+    /// As good as new; since when is not known.
+    Now,
+}
+
+impl Idle {
+    /// Whether the limiter is as good as new.
+    pub const fn is_idle(self) -> bool {
+        !matches!(self, Self::InUse)
+    }
+}
+
+/// Implements [`Limiter`] for a handle to a limiter.
+macro_rules! forward {
+    ($($handle:ty),*) => {$(
+        impl<L: Limiter + ?Sized> Limiter for $handle {
+            #[inline]
+            fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+                self.deref().take_at(now, n)
+            }
+            #[inline]
+            fn release(&self, n: u32) {
+                self.deref().release(n);
+            }
+            #[inline]
+            fn available_at(&self, now: Timestamp) -> u64 {
+                self.deref().available_at(now)
+            }
+            #[inline]
+            fn capacity(&self) -> u64 {
+                self.deref().capacity()
+            }
+            #[inline]
+            fn idle_at(&self, now: Timestamp) -> Idle {
+                self.deref().idle_at(now)
+            }
+            #[inline]
+            fn retry(&self, denied: Denied) -> Retry {
+                self.deref().retry(denied)
+            }
+            fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+                self.deref().metadata(now, denied, offers);
+            }
+        }
+    )*};
+}
+
+forward!(&L);
+#[cfg(feature = "std")]
+forward!(std::boxed::Box<L>, std::sync::Arc<L>);

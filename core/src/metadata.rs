@@ -1,0 +1,176 @@
+//! What a limiter knows about an outcome: typed, by name, without allocation.
+//!
+//! The .NET rate limiting proposal hangs a bag of objects keyed by strings on each lease. Here a [`Name`] knows
+//! its type, a limiter *offers* values when it is asked ([`Limiter::metadata`]), and nothing is stored.
+//!
+//! ```
+//! use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER};
+//! use portcullis_core::{Rate, Retry, Timestamp, TokenBucket};
+//!
+//! let bucket = TokenBucket::new(Rate::per_second(2), 1);
+//! let now = Timestamp::ZERO;
+//! bucket.try_acquire_at(now, 1).unwrap();
+//! let denied = bucket.try_acquire_at(now, 1).unwrap_err();
+//!
+//! assert_eq!(RETRY_AFTER.of_denied(&bucket, now, denied), Some(Retry::At(Timestamp::from_millis(500))));
+//! assert_eq!(REASON_PHRASE.of_denied(&bucket, now, denied), Some("permits exhausted"));
+//! assert_eq!(RETRY_AFTER.of_granted(&bucket, now), None, "nothing to wait for");
+//! ```
+
+use core::any::Any;
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::{Denied, Limiter, Retry, Timestamp};
+
+/// When to come back, of a denial.
+pub const RETRY_AFTER: Name<Retry> = Name::new("RETRY_AFTER");
+/// Why, in a few words, of a denial.
+pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
+/// How much of the limiter is used.
+pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
+
+/// The permits of a limiter that are in use, and all that it has.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Timestamp, metadata};
+///
+/// let limit = Concurrency::new(4);
+/// let _lease = limit.try_acquire(3).unwrap();
+/// let used = metadata::USED_SHARE.of_granted(&limit, Timestamp::ZERO).unwrap();
+/// assert_eq!((used.permits, used.capacity), (3, 4));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Used {
+    /// Permits that are not available.
+    pub permits: u64,
+    /// Permits that are available when the limiter is as good as new; `u64::MAX` for no limit.
+    pub capacity: u64,
+}
+
+/// The name of a piece of metadata, and its type. Two names are the same if their text and their type are.
+///
+/// Libraries and applications make names of their own, as constants:
+///
+/// ```
+/// use portcullis_core::metadata::Name;
+/// const TENANT: Name<u32> = Name::new("com.example.TENANT");
+/// assert_eq!(TENANT.text(), "com.example.TENANT");
+/// ```
+pub struct Name<T> {
+    text: &'static str,
+    _type: PhantomData<fn() -> T>,
+}
+
+impl<T: 'static> Name<T> {
+    /// A name for values of type `T`.
+    pub const fn new(text: &'static str) -> Self {
+        Self { text, _type: PhantomData }
+    }
+
+    /// The name's text.
+    pub const fn text(self) -> &'static str {
+        self.text
+    }
+
+    /// The value that `limiter` offers under this name for a request that it granted at `now`.
+    pub fn of_granted<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp) -> Option<T> {
+        self.get(|offers| limiter.metadata(now, None, offers))
+    }
+
+    /// The value that `limiter` offers under this name for a request that it denied at `now`.
+    pub fn of_denied<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp, denied: Denied) -> Option<T> {
+        self.get(|offers| limiter.metadata(now, Some(denied), offers))
+    }
+
+    fn get(self, source: impl FnOnce(&mut Metadata<'_>)) -> Option<T> {
+        let mut value: Option<T> = None;
+        source(&mut Metadata { wanted: Wanted::Value { text: self.text, into: &mut value } });
+        value
+    }
+}
+
+impl<T> Clone for Name<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Name<T> {}
+
+impl<T> fmt::Debug for Name<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({:?})", self.text)
+    }
+}
+
+/// Where a limiter offers its metadata: a question that is asked of each limiter in turn.
+pub struct Metadata<'a> {
+    wanted: Wanted<'a>,
+}
+
+enum Wanted<'a> {
+    /// The first value offered as `text`; `into` is an `Option<T>`.
+    Value { text: &'static str, into: &'a mut dyn Any },
+    /// The text of offer number `skip`, from 0.
+    Nth { skip: usize, found: Option<&'static str> },
+}
+
+impl Metadata<'_> {
+    /// Offers the value that `make` makes, as `name`. `make` runs only if this very value is wanted.
+    pub fn offer<T: 'static>(&mut self, name: Name<T>, make: impl FnOnce() -> T) {
+        match &mut self.wanted {
+            Wanted::Value { text, into } => {
+                if *text == name.text
+                    && let Some(into @ None) = into.downcast_mut::<Option<T>>()
+                {
+                    *into = Some(make());
+                }
+            }
+            Wanted::Nth { skip: 0, found: found @ None } => *found = Some(name.text),
+            Wanted::Nth { skip, .. } => *skip = skip.saturating_sub(1),
+        }
+    }
+}
+
+impl fmt::Debug for Metadata<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metadata")
+    }
+}
+
+/// The names that `limiter` offers for a request that it granted, or denied, at `now`: each once, in the order
+/// of the offers.
+///
+/// # Cost
+///
+/// Asks the limiter anew for each name, and for each whether it is the first of its text: quadratic in the handful
+/// of names, with no allocation.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Timestamp, metadata};
+///
+/// let limit = Concurrency::new(1);
+/// let _lease = limit.try_acquire(1).unwrap();
+/// let denied = limit.try_acquire(1).unwrap_err();
+/// assert!(metadata::names(&limit, Timestamp::ZERO, Some(denied)).eq(["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"]));
+/// assert!(metadata::names(&limit, Timestamp::ZERO, None).eq(["USED_SHARE"]));
+/// ```
+pub fn names<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    denied: Option<Denied>,
+) -> impl Iterator<Item = &'static str> {
+    let nth = move |skip| {
+        let mut offers = Metadata { wanted: Wanted::Nth { skip, found: None } };
+        limiter.metadata(now, denied, &mut offers);
+        match offers.wanted {
+            Wanted::Nth { found, .. } => found,
+            Wanted::Value { .. } => None,
+        }
+    };
+    (0..)
+        .map_while(move |i| nth(i).map(|name| (i, name)))
+        .filter(move |&(i, name)| (0..i).all(|earlier| nth(earlier) != Some(name)))
+        .map(|(_, name)| name)
+}

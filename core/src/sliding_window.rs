@@ -1,0 +1,554 @@
+//! State: one word that decides, and a ring that remembers what to give back (both in the layout of
+//! [`stamped`](crate::stamped)).
+//!
+//! ```text
+//! state     epoch | total      the newest segment granted in, and all permits that count in its window
+//! ring[i]     tag | count      the permits granted in segment `tag`; tag = i (mod the ring's length)
+//! ```
+//!
+//! An epoch is a segment's index plus the ring's length, so that the zero state is older than any epoch.
+//! Invariants: `total` is at least the sum of the counts; and whoever reads epoch `e` in the state finds every slot
+//! tagged with at least the newest segment up to `e` that it stands for. Hence three transitions, each by one compare-exchange
+//! or fetch-add:
+//!
+//! - *take* at the state's epoch: `total += n`, then `ring[epoch].count += n`. The add always meets a tag of that epoch or a newer
+//!   one. An add that comes late into a newer segment is given back later than it could be, never earlier.
+//! - *re-tag* a slot whose segment has left the window: `(old, count) -> (new, 0)`; whoever wins it owes `count` to the total.
+//! - *roll*: after re-tagging all such slots, `(epoch, total) -> (max(epoch, e), total - owed)`.
+//!
+//! Until a roll has paid what it owes, the total is too high: others are denied, never admitted wrongly.
+
+use core::time::Duration;
+
+use crate::grid::Grid;
+use crate::settings;
+use crate::stamped::Stamped;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, NativeWord, Word};
+use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
+
+/// A sliding window in segments: at most `limit` permits in any `segments` consecutive segments of a window.
+///
+/// The segment of an instant is `floor((now - origin) * segments / window)`, exact also where the segments do not divide the
+/// window. `MAX_SEGMENTS` is the most that the ring in the limiter can hold; how many there are is a setting.
+///
+/// **Bound.** At most `limit` permits in any `segments` consecutive segments. A span of one window's length that
+/// starts within a segment touches one segment more, so it may hold up to twice the limit in the worst case. In [strict
+/// mode](SlidingWindowBuilder::strict) *any* span of one window's length holds at most `limit`: a permit comes back one segment
+/// later.
+///
+/// **Exact.** A grant counts in the segment of the later of its own `now` and the newest one granted. Retry times are
+/// exact to the nanosecond.
+///
+/// **Cost.** A grant is one compare-exchange and one fetch-add; the first one in a new segment also rolls the ring, one
+/// compare-exchange for each segment that has left the window and one for all. A denial writes nothing. Lock-free.
+///
+/// **Ordering.** Takes acquire and rolls release, so that a count always lands in a slot that was re-tagged before; see
+/// `docs/memory-ordering.md`.
+///
+/// **Horizon.** As for a [`FixedWindow`](crate::FixedWindow), counted in segments.
+///
+/// Source: the sliding window limiter of the .NET rate limiting proposal.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{SlidingWindow, Timestamp};
+///
+/// // At most 10 in 3 s, in segments of 1 s.
+/// static LIMIT: SlidingWindow<3> = SlidingWindow::new(10, Duration::from_secs(3), 3);
+///
+/// let at = Timestamp::from_secs;
+/// assert!(LIMIT.try_acquire_at(at(0), 3).is_ok());
+/// assert!(LIMIT.try_acquire_at(at(1), 4).is_ok());
+/// assert!(LIMIT.try_acquire_at(at(2), 3).is_ok());
+/// assert!(LIMIT.try_acquire_at(at(2), 1).is_err());
+/// // The first three have left the window.
+/// assert!(LIMIT.try_acquire_at(at(3), 1).is_ok());
+/// assert_eq!(LIMIT.available_at(at(3)), 2);
+/// ```
+#[derive(Debug)]
+pub struct SlidingWindow<const MAX_SEGMENTS: usize, W: Word = NativeWord> {
+    state: AtomicWord<W>,
+    layout: Stamped<W>,
+    /// `window / segments` in lowest terms is the grid's step for each `scale` segments.
+    grid: Grid,
+    scale: u64,
+    /// The slots in use: indices are epochs modulo the ring's length.
+    slots: Grid,
+    strict: bool,
+    ring: [AtomicWord<W>; MAX_SEGMENTS],
+}
+
+impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
+    const_unless_loom! {
+        /// At most `limit` permits (at least 1) in any `segments` consecutive segments, 1 to `MAX_SEGMENTS`, of a `window` from
+        /// 1 ns (a segment must be at least that long) to 292 years.
+        ///
+        /// # Panics
+        ///
+        /// Where [`SlidingWindowBuilder::build`] would return an error; in a constant or a static, that is
+        /// a compile error.
+        ///
+        /// ```
+        /// # use portcullis_core::SlidingWindow;
+        /// # use core::time::Duration;
+        /// static LIMIT: SlidingWindow<8> = SlidingWindow::new(100, Duration::from_secs(60), 6);
+        /// ```
+        pub const fn new(limit: u64, window: Duration, segments: u32) -> Self {
+            match Self::builder(limit, window, segments).build() {
+                Ok(limiter) => limiter,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+
+    /// Settings for at most `limit` permits in any `segments` consecutive segments of a `window`.
+    pub const fn builder(limit: u64, window: Duration, segments: u32) -> SlidingWindowBuilder<MAX_SEGMENTS> {
+        SlidingWindowBuilder {
+            limit,
+            window,
+            segments,
+            strict: false,
+            origin: Timestamp::ZERO,
+            staleness: None,
+        }
+    }
+}
+
+impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    ///
+    /// The lease does nothing when dropped: permits come back when their segment leaves the window.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    ///
+    /// # Cost
+    ///
+    /// Two atomic writes on success, and once a segment one more for each segment that has left the window. A denial reads the
+    /// state, and in a new segment the ring.
+    ///
+    /// ```
+    /// # use portcullis_core::{Retry, SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// limit.try_acquire_at(Timestamp::from_secs(1), 2).unwrap();
+    /// let denied = limit.try_acquire_at(Timestamp::from_secs(3), 1).unwrap_err();
+    /// assert_eq!(denied.retry(&limit), Retry::At(Timestamp::from_secs(5)));
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// The permits that could be taken at `now`. Reads the ring.
+    ///
+    /// ```
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 2);
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let state = self.state.load(Acquire);
+        let epoch = self.epoch(now);
+        let (total, _) = self.layout.split(state);
+        let expired = match self.passed(epoch, state) {
+            Some(_) => self.expired(epoch),
+            None => 0,
+        };
+        self.limit() - total.saturating_sub(expired).min(self.limit())
+    }
+
+    /// Whether all permits are available at `now`, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{Idle, SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// limit.try_acquire_at(Timestamp::from_secs(1), 1).unwrap();
+    /// assert_eq!(limit.idle_at(Timestamp::from_secs(4)), Idle::InUse);
+    /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::from_secs(5)));
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        if self.available_at(now) < self.limit() {
+            return Idle::InUse;
+        }
+        let state = self.state.load(Acquire);
+        let epoch = self.epoch(now);
+        match self.passed(epoch, state) {
+            // The newest grant lies in the state's epoch; it left the window one ring later.
+            Some(passed) if passed >= self.slots.step() => {
+                let left = epoch - passed + self.slots.step();
+                self.start(left).map_or(Idle::Now, Idle::Since)
+            }
+            _ => Idle::Now,
+        }
+    }
+
+    /// The permits in a window.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// assert_eq!(SlidingWindow::<4>::new(2, Duration::from_secs(4), 4).limit(), 2);
+    /// ```
+    pub fn limit(&self) -> u64 {
+        self.layout.limit()
+    }
+
+    /// The segments in a window.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let strict = SlidingWindow::<8>::builder(2, Duration::from_secs(4), 4).strict().build()?;
+    /// assert_eq!(strict.segments(), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn segments(&self) -> u32 {
+        self.slots.step() as u32 - u32::from(self.strict)
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// assert!(limit.staleness() >= Duration::from_secs(1));
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.span(self.layout.late(self.slots.step()))
+    }
+
+    /// After how much idle time the word repeats: see the type's documentation.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// assert!(limit.horizon() > Duration::from_secs(3_000_000_000));
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.span(self.layout.range())
+    }
+
+    fn span(&self, segments: u64) -> Duration {
+        let nanos = u128::from(segments) * u128::from(self.grid.step()) / u128::from(self.scale);
+        Duration::from_nanos_u128(nanos)
+    }
+
+    /// The segment that `now` lies in, plus the ring's length.
+    #[inline(always)]
+    fn epoch(&self, now: Timestamp) -> u64 {
+        let (whole, rest) = self.grid.split(now);
+        let within = if self.scale == 1 { 0 } else { self.grid.divide(rest * self.scale).0 };
+        (whole * self.scale + within).wrapping_add(self.slots.step())
+    }
+
+    /// The first instant of an epoch, if there is one.
+    fn start(&self, epoch: u64) -> Option<Timestamp> {
+        let segment = u128::from(epoch.checked_sub(self.slots.step())?);
+        let since = (segment * u128::from(self.grid.step())).div_ceil(u128::from(self.scale));
+        let nanos = u64::try_from(since).ok()?.checked_add(self.grid.origin().as_nanos())?;
+        Some(Timestamp::from_nanos(nanos))
+    }
+
+    /// How many epochs `epoch` lies after the state's; `None` if it does not.
+    #[inline(always)]
+    fn passed(&self, epoch: u64, state: u64) -> Option<u64> {
+        let (_, stamp) = self.layout.split(state);
+        match self.layout.ahead(self.layout.stamp(epoch), stamp) {
+            None | Some(0) => None,
+            Some(_) => Some(self.layout.distance(self.layout.stamp(epoch), stamp) as u64),
+        }
+    }
+
+    #[inline(always)]
+    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let epoch = self.epoch(now);
+        let stamp = self.layout.stamp(epoch);
+        let wanted = u64::from(n.max(1));
+        // Acquire: pairs with the release of the roll that set this epoch, so that the add below meets the slots that it re-tagged.
+        let mut state = self.state.load(Acquire);
+        loop {
+            let (total, at) = self.layout.split(state);
+            if let Some(1..) = self.layout.ahead(stamp, at) {
+                if total.saturating_sub(self.expired(epoch)) + wanted > self.limit() {
+                    return Err(self.denied(now, n));
+                }
+                if n == 0 {
+                    return Ok(());
+                }
+                self.roll(epoch);
+                state = self.state.load(Acquire);
+                continue;
+            }
+            if total + wanted > self.limit() {
+                return Err(self.denied(now, n));
+            }
+            if n == 0 {
+                return Ok(());
+            }
+            // The new value is read by the acquiring loads above; a compare-exchange continues the release sequence of the roll.
+            match self.state.compare_exchange_weak(state, state + u64::from(n), Relaxed, Acquire) {
+                Ok(_) => {
+                    // The epoch that decided, in full: a `now` that is late counts in the newest segment.
+                    let late = self.layout.distance(at, stamp);
+                    let slot = self.slots.divide(epoch.wrapping_add_signed(late)).1 as usize;
+                    if let Some(slot) = self.ring.get(slot) {
+                        // Release: pairs with the acquire of the re-tag, which must find the total already raised.
+                        slot.fetch_add(u64::from(n), Release);
+                    }
+                    return Ok(());
+                }
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    /// The slots in use, each with the stamp of the newest segment up to `epoch` that it stands for.
+    #[inline(always)]
+    fn targets(&self, epoch: u64) -> impl Iterator<Item = (&AtomicWord<W>, u64)> {
+        let (length, newest) = (self.slots.step(), self.slots.divide(epoch).1);
+        self.ring.iter().zip(0..length).map(move |(slot, index)| {
+            let age = if index <= newest { newest - index } else { newest + length - index };
+            (slot, self.layout.stamp(epoch.wrapping_sub(age)))
+        })
+    }
+
+    /// The count of `slot`, if its tag is older than `target`.
+    #[inline(always)]
+    fn outdated(&self, slot: u64, target: u64) -> Option<u64> {
+        let (count, tag) = self.layout.split(slot);
+        match self.layout.ahead(target, tag) {
+            Some(1..) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// The permits in slots whose segment has left the window that ends with `epoch`. Nothing is written.
+    #[cold]
+    fn expired(&self, epoch: u64) -> u64 {
+        self.targets(epoch).filter_map(|(slot, target)| self.outdated(slot.load(Relaxed), target)).sum()
+    }
+
+    /// Moves the state on to `epoch`, if it is not there or further, and gives back what has left the window.
+    #[cold]
+    fn roll(&self, epoch: u64) {
+        let mut owed = 0;
+        for (slot, target) in self.targets(epoch) {
+            let mut seen = slot.load(Relaxed);
+            while let Some(count) = self.outdated(seen, target) {
+                // Acquire: pairs with the release of the add, so that the total has been raised by all that is owed.
+                match slot.compare_exchange_weak(seen, target, Acquire, Relaxed) {
+                    Ok(_) => {
+                        owed += count;
+                        break;
+                    }
+                    Err(newer) => seen = newer,
+                }
+            }
+        }
+        let stamp = self.layout.stamp(epoch);
+        let mut state = self.state.load(Relaxed);
+        loop {
+            let (total, at) = self.layout.split(state);
+            let newest = if self.layout.ahead(stamp, at).is_some() { stamp } else { at };
+            let rolled = newest | total.saturating_sub(owed);
+            if rolled == state {
+                return;
+            }
+            // Release: pairs with the acquire in `take`; the slots are re-tagged before the epoch can be seen.
+            match self.state.compare_exchange_weak(state, rolled, Release, Relaxed) {
+                Ok(_) => return,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn denied(&self, now: Timestamp, n: u32) -> Denied {
+        if u64::from(n) > self.limit() {
+            // Fewer than `n`, so it fits.
+            Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 }
+        } else {
+            Denied::Exhausted { now, permits: n }
+        }
+    }
+}
+
+impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS, W> {
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.take(now, n)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
+        let wanted = u64::from(permits.max(1));
+        if wanted > self.limit() {
+            return Retry::Never;
+        }
+        if self.available_at(now) >= wanted {
+            return Retry::At(now);
+        }
+        let state = self.state.load(Acquire);
+        let (total, at) = self.layout.split(state);
+        let stamp = self.layout.stamp(self.epoch(now));
+        // From the later of `now` and the state, one segment after the other leaves the window.
+        let late = self.layout.distance(at, stamp).max(0);
+        let epoch = self.epoch(now).wrapping_add_signed(late);
+        let mut remaining = total.saturating_sub(self.expired(epoch));
+        for ahead in 1..=self.slots.step() {
+            let next = epoch.wrapping_add(ahead);
+            if let Some(slot) = self.ring.get(self.slots.divide(next).1 as usize) {
+                let leaves = self.layout.stamp(next);
+                let (count, tag) = self.layout.split(slot.load(Relaxed));
+                // One that is outdated already has been subtracted.
+                let counted = self.layout.distance(leaves, tag) == self.slots.step() as i64;
+                remaining = remaining.saturating_sub(if counted { count } else { 0 });
+            }
+            if remaining + wanted <= self.limit() || ahead == self.slots.step() {
+                return self.start(next).map_or(Retry::Never, Retry::At);
+            }
+        }
+        Retry::Never
+    }
+}
+
+/// Settings of a [`SlidingWindow`]; from [`SlidingWindow::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{SlidingWindow, Timestamp};
+///
+/// // Strict: no span of 4 s holds more than one.
+/// let limit = SlidingWindow::<8>::builder(1, Duration::from_secs(4), 4).strict().build()?;
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(900), 1).is_ok());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(4_000), 1).is_err());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(5_000), 1).is_ok());
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct SlidingWindowBuilder<const MAX_SEGMENTS: usize> {
+    limit: u64,
+    window: Duration,
+    segments: u32,
+    strict: bool,
+    origin: Timestamp,
+    staleness: Option<Duration>,
+}
+
+impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
+    /// Any span of one window's length holds at most the limit, wherever it starts. Needs one segment more in the ring:
+    /// at most `MAX_SEGMENTS - 1`. Default: any `segments` consecutive segments do.
+    pub const fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// The instant that segments are counted from; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
+    /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// The limiter, on the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for
+        /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, or of less than 1 ns or
+        /// more than 584 years for each segment squared, a staleness under 1 s or too long.
+        pub const fn build(self) -> Result<SlidingWindow<MAX_SEGMENTS>, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// The limiter on words of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::SlidingWindow;
+        /// # use core::time::Duration;
+        /// let limit: SlidingWindow<8, u32> =
+        ///     SlidingWindow::builder(1_000, Duration::from_secs(1), 8).build_on()?;
+        /// assert_eq!(size_of_val(&limit) < 128, true);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<SlidingWindow<MAX_SEGMENTS, W>, SettingsError> {
+            let room = MAX_SEGMENTS.saturating_sub(self.strict as usize) as u64;
+            if self.segments == 0 {
+                return Err(SettingsError::Zero { setting: Setting::Segments });
+            }
+            if self.segments as u64 > room {
+                return Err(SettingsError::TooLarge { setting: Setting::Segments, max: room });
+            }
+            let window = match settings::nanos(self.window, Setting::Window) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let staleness = match settings::staleness_nanos(self.staleness) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let segments = self.segments as u64;
+            if window < segments {
+                return Err(SettingsError::TooSmall { setting: Setting::Window, min: segments });
+            }
+            let divisor = settings::gcd(segments as u128, window as u128) as u64;
+            let (scale, step) = (segments / divisor, window / divisor);
+            // What lies within a step is scaled before it is divided.
+            if step > u64::MAX / scale {
+                return Err(SettingsError::TooLarge { setting: Setting::Window, max: u64::MAX / segments });
+            }
+            let length = segments + self.strict as u64;
+            // Rounded down, so that at least as many are counted in a second as there are.
+            let layout = match Stamped::new(self.limit, window / segments, length, staleness) {
+                Ok(layout) => layout,
+                Err(error) => return Err(error),
+            };
+            Ok(SlidingWindow {
+                state: AtomicWord::new(0),
+                layout,
+                grid: Grid::new(self.origin, step),
+                scale,
+                slots: Grid::new(Timestamp::ZERO, length),
+                strict: self.strict,
+                #[cfg(not(loom))]
+                ring: [const { AtomicWord::new(0) }; MAX_SEGMENTS],
+                #[cfg(loom)]
+                ring: core::array::from_fn(|_| AtomicWord::new(0)),
+            })
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A state word that says how many permits were counted, and as of when.
+//!
+//! ```text
+//! bits            count_bits            0
+//! +------------------+------------------+
+//! |      stamp       |      count       |      stamp: a position in time, wrapping
+//! +------------------+------------------+      count: 0 to limit
+//! ```
+//!
+//! The count takes the bits that the limit needs, the stamp all others. Stamps are compared where they stand, without
+//! shifting them down: the distance from a stamp to a position, wrapped in the word, is below `behind` if
+//! the position is at or after the stamp, and otherwise the position belongs to a `now` that is late.
+
+use crate::settings::{self, MIN_STALENESS};
+use crate::word::{Word, narrow};
+use crate::{Setting, SettingsError};
+
+/// How stamp and count share a word, and which stamps count as late.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamped<W: Word> {
+    limit: W,
+    behind: W,
+    count_bits: u32,
+}
+
+impl<W: Word> Stamped<W> {
+    /// A layout for counts up to `limit` and positions that are `step` nanoseconds apart, where a stamp may be up to `reach`
+    /// positions ahead of the position that wrote it.
+    pub(crate) const fn new(
+        limit: u64,
+        step: u64,
+        reach: u64,
+        staleness: Option<u64>,
+    ) -> Result<Self, SettingsError> {
+        if limit == 0 {
+            return Err(SettingsError::Zero { setting: Setting::Limit });
+        }
+        let count_bits = u64::BITS - limit.leading_zeros();
+        let second = MIN_STALENESS.div_ceil(step) as u128;
+        let asked = match staleness {
+            Some(nanos) => Some(nanos.div_ceil(step) as u128),
+            None => None,
+        };
+        // Late by up to the staleness, against a stamp that is up to `reach` ahead.
+        let needed = 4 * (second + reach as u128 + 1);
+        let stamp_bits = W::BITS.saturating_sub(count_bits);
+        let range = 1u128 << stamp_bits;
+        if range < needed {
+            let bits = needed.next_power_of_two().trailing_zeros();
+            let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
+            return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
+        }
+        match settings::staleness(range, reach as u128 + 1, asked, second) {
+            Ok(late) => {
+                let behind = (range - late - reach as u128) << count_bits;
+                Ok(Self { limit: narrow(limit), behind: narrow(behind as u64), count_bits })
+            }
+            Err(_) => {
+                let max = (range / 4) as u64;
+                Err(SettingsError::TooLarge { setting: Setting::Staleness, max: max.saturating_mul(step) })
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.into()
+    }
+
+    /// `position` as a stamp, in its place in the word.
+    #[inline(always)]
+    pub(crate) fn stamp(&self, position: u64) -> u64 {
+        // A count of 64 bits leaves no stamp, and is refused by the builder.
+        position.wrapping_shl(self.count_bits) & W::MASK
+    }
+
+    /// The count in `word`, and its stamp in its place.
+    #[inline(always)]
+    pub(crate) fn split(&self, word: u64) -> (u64, u64) {
+        let counts = !(u64::MAX << (self.count_bits & 63));
+        (word & counts, word & !counts)
+    }
+
+    /// How far the stamp `to` lies after the stamp `from`, in place; `None` if it lies before it.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, to: u64, from: u64) -> Option<u64> {
+        let distance = to.wrapping_sub(from) & W::MASK;
+        if distance < self.behind.into() { Some(distance) } else { None }
+    }
+
+    /// How far the stamp `to` lies after the stamp `from` in positions, negative if it lies before it.
+    pub(crate) fn distance(&self, to: u64, from: u64) -> i64 {
+        let distance = to.wrapping_sub(from) & W::MASK;
+        match self.ahead(to, from) {
+            Some(ahead) => (ahead >> self.count_bits) as i64,
+            None => -(((W::MASK - distance) >> self.count_bits) as i64) - 1,
+        }
+    }
+
+    /// How many positions late a `now` may be.
+    pub(crate) fn late(&self, reach: u64) -> u64 {
+        let behind: u64 = self.behind.into();
+        ((W::MASK - behind) >> self.count_bits) + 1 - reach
+    }
+
+    /// Whether stamps of positions that are `step` nanoseconds apart come around only after `horizon` nanoseconds.
+    pub(crate) const fn reaches(&self, horizon: u128, step: u64) -> bool {
+        (W::MASK >> self.count_bits) as u128 * step as u128 >= horizon
+    }
+
+    /// How many positions there are before a stamp comes around again.
+    pub(crate) fn range(&self) -> u64 {
+        W::MASK >> self.count_bits
+    }
+}

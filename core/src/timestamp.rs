@@ -1,0 +1,77 @@
+use core::fmt;
+use core::time::Duration;
+
+/// An instant: nanoseconds since an origin that the caller chose, and keeps to.
+///
+/// The origin may be the start of the program, the reset of a microcontroller or the Unix epoch; a limiter
+/// only ever compares instants of one origin. 64 bits of nanoseconds reach 584 years.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::Timestamp;
+///
+/// let a = Timestamp::from_millis(1_500);
+/// assert_eq!(a.as_nanos(), 1_500_000_000);
+/// assert_eq!(a.saturating_add(Duration::from_secs(1)), Timestamp::from_millis(2_500));
+/// assert_eq!(a.saturating_since(Timestamp::from_secs(1)), Duration::from_millis(500));
+/// assert_eq!(Timestamp::ZERO.saturating_since(a), Duration::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The origin itself.
+    pub const ZERO: Self = Self(0);
+    /// The last instant that can be named, 584 years after the origin.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the origin.
+    #[inline]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The instant `micros` microseconds after the origin, or [`Self::MAX`] where that is too far.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// The instant `millis` milliseconds after the origin, or [`Self::MAX`] where that is too far.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// The instant `secs` seconds after the origin, or [`Self::MAX`] where that is too far.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// Nanoseconds since the origin.
+    #[inline]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This instant and `duration`, or [`Self::MAX`] where that is too far.
+    pub const fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(duration)))
+    }
+
+    /// The time from `earlier` to this instant, or zero where `earlier` is the later one.
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    /// Seconds and nine decimals, `1.500000000 s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// A duration's nanoseconds, or `u64::MAX` where they are more (584 years).
+pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
+    let nanos = duration.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+}

@@ -1,0 +1,58 @@
+use crate::{Denied, Idle, Lease, Limiter, Retry, Timestamp};
+
+/// No limit: grants every request. For the routes of a gateway that have none.
+///
+/// ```
+/// use portcullis_core::{Timestamp, Unlimited};
+///
+/// static NONE: Unlimited = Unlimited::new();
+/// assert!(NONE.try_acquire_at(Timestamp::ZERO, u32::MAX).is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unlimited;
+
+impl Unlimited {
+    /// No limit.
+    ///
+    /// ```
+    /// assert_eq!(portcullis_core::Unlimited::new(), portcullis_core::Unlimited);
+    /// ```
+    pub const fn new() -> Self {
+        Self
+    }
+
+    /// Grants, whatever `now` and `n` are. Free of cost.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp, Unlimited};
+    /// assert_eq!(Unlimited.try_acquire_at(Timestamp::MAX, 7).unwrap().permits(), 7);
+    /// ```
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl Limiter for Unlimited {
+    fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
+        Ok(())
+    }
+
+    fn available_at(&self, _: Timestamp) -> u64 {
+        u64::MAX
+    }
+
+    fn idle_at(&self, _: Timestamp) -> Idle {
+        Idle::Now
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } => Retry::At(now),
+            Denied::ExceedsCapacity { .. } => Retry::Never,
+        }
+    }
+}

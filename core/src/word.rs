@@ -1,0 +1,189 @@
+//! The width of a limiter's state, and the atomic cell that holds it.
+//!
+//! Every algorithm computes in `u64` and keeps what fits [`Word::MASK`]; on a 32-bit target the compiler
+//! sees that the upper halves are never looked at, and drops them. Nothing else knows the width.
+//!
+//! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`, where a
+//! trait's method cannot be called. They are sound because the trait is sealed and implemented for `u32`
+//! and `u64` alone, [`Word::BITS`] tells the two apart, and an atomic has its integer's size and bit validity.
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::sync::atomic::Ordering;
+use crate::sync::{atomic, const_unless_loom};
+
+/// The widest word that the target can compare and exchange natively: `u64`, or `u32` where there is nothing wider.
+///
+/// Portcullis never emulates a wider atomic: on a 32-bit microcontroller that would be a lock.
+///
+/// ```
+/// use portcullis_core::{NativeWord, TokenBucket};
+/// static A: TokenBucket = TokenBucket::new(portcullis_core::Rate::per_second(5), 5);
+/// let _same: &TokenBucket<NativeWord> = &A;
+/// ```
+#[cfg(target_has_atomic = "64")]
+pub type NativeWord = u64;
+/// The widest word that the target can compare and exchange natively.
+#[cfg(not(target_has_atomic = "64"))]
+pub type NativeWord = u32;
+
+/// A width for a limiter's state: `u32`, or `u64` on targets with 64-bit atomics. Sealed.
+///
+/// A narrower word has a nearer horizon: see the type that it parametrises, and `docs/architecture.md`.
+pub trait Word: sealed::Sealed + Copy + fmt::Debug + Into<u64> + Send + Sync + 'static {
+    /// Bits in the word.
+    const BITS: u32;
+    /// All of the word's bits set, as a `u64`.
+    const MASK: u64 = u64::MAX >> (64 - Self::BITS);
+}
+
+mod sealed {
+    use super::Ordering;
+
+    /// The atomic of a word's width; values travel as `u64`.
+    pub trait Sealed {
+        type Atomic: Send + Sync;
+        #[cfg(loom)]
+        fn atomic(value: u64) -> Self::Atomic;
+        fn load(cell: &Self::Atomic, order: Ordering) -> u64;
+        fn exchange(cell: &Self::Atomic, old: u64, new: u64, ok: Ordering, err: Ordering)
+        -> Result<u64, u64>;
+        fn add(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
+        fn sub(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
+    }
+}
+
+macro_rules! word {
+    ($int:ident, $atomic:ident) => {
+        impl sealed::Sealed for $int {
+            type Atomic = atomic::$atomic;
+
+            #[cfg(loom)]
+            fn atomic(value: u64) -> Self::Atomic {
+                atomic::$atomic::new(value as $int)
+            }
+
+            #[inline(always)]
+            fn load(cell: &Self::Atomic, order: Ordering) -> u64 {
+                u64::from(cell.load(order))
+            }
+
+            #[inline(always)]
+            fn exchange(
+                cell: &Self::Atomic,
+                old: u64,
+                new: u64,
+                ok: Ordering,
+                err: Ordering,
+            ) -> Result<u64, u64> {
+                match cell.compare_exchange_weak(old as $int, new as $int, ok, err) {
+                    Ok(value) => Ok(u64::from(value)),
+                    Err(value) => Err(u64::from(value)),
+                }
+            }
+
+            #[inline(always)]
+            fn add(cell: &Self::Atomic, value: u64, order: Ordering) -> u64 {
+                u64::from(cell.fetch_add(value as $int, order))
+            }
+
+            #[inline(always)]
+            fn sub(cell: &Self::Atomic, value: u64, order: Ordering) -> u64 {
+                u64::from(cell.fetch_sub(value as $int, order))
+            }
+        }
+
+        impl Word for $int {
+            const BITS: u32 = $int::BITS;
+        }
+    };
+}
+
+word!(u32, AtomicU32);
+#[cfg(target_has_atomic = "64")]
+word!(u64, AtomicU64);
+
+/// `value`'s low bits as a word; the caller has made sure that the rest is zero.
+pub(crate) const fn narrow<W: Word>(value: u64) -> W {
+    debug_assert!(value <= W::MASK);
+    if W::BITS == 64 {
+        // SAFETY: `W` is `u64`, by the module's argument.
+        unsafe { core::mem::transmute_copy::<u64, W>(&value) }
+    } else {
+        // SAFETY: `W` is `u32`, by the module's argument.
+        unsafe { core::mem::transmute_copy::<u32, W>(&(value as u32)) }
+    }
+}
+
+/// An atomic word. The same operations as the integer's own atomic, on `u64` values that fit the word.
+pub(crate) struct AtomicWord<W: Word> {
+    cell: W::Atomic,
+    _width: PhantomData<W>,
+}
+
+impl<W: Word> AtomicWord<W> {
+    const_unless_loom! {
+        pub(crate) const fn new(value: u64) -> Self {
+            #[cfg(loom)]
+            let cell = W::atomic(value);
+            #[cfg(not(loom))]
+            let cell = if W::BITS == 64 {
+                // SAFETY: `W::Atomic` is `AtomicU64`, by the module's argument.
+                unsafe { core::mem::transmute_copy::<u64, W::Atomic>(&value) }
+            } else {
+                // SAFETY: `W::Atomic` is `AtomicU32`, by the module's argument.
+                unsafe { core::mem::transmute_copy::<u32, W::Atomic>(&(value as u32)) }
+            };
+            Self { cell, _width: PhantomData }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        W::load(&self.cell, order)
+    }
+
+    #[inline(always)]
+    pub(crate) fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        ok: Ordering,
+        err: Ordering,
+    ) -> Result<u64, u64> {
+        W::exchange(&self.cell, old, new, ok, err)
+    }
+
+    #[inline(always)]
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        W::add(&self.cell, value, order)
+    }
+
+    #[inline(always)]
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        W::sub(&self.cell, value, order)
+    }
+}
+
+impl<W: Word> fmt::Debug for AtomicWord<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_the_way_into_a_constant_and_back() {
+        const NARROW: AtomicWord<u32> = AtomicWord::new(0xdead_beef);
+        assert_eq!(NARROW.load(Ordering::Relaxed), 0xdead_beef);
+        const WIDE: AtomicWord<u64> = AtomicWord::new(0xdead_beef_0bad_cafe);
+        assert_eq!(WIDE.load(Ordering::Relaxed), 0xdead_beef_0bad_cafe);
+        assert_eq!(narrow::<u32>(7), 7);
+        assert_eq!(narrow::<u64>(u64::MAX), u64::MAX);
+    }
+}
