@@ -3,16 +3,16 @@
 //! ```text
 //! bits    2f+1      f+2   f+1        2   1     0
 //! +--------------------+--------------+-----+-----+
-//! |       in use       |    limit     |  0  |  0  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
-//! +--------------------+--------------+-----+-----+
+//! |   available + bias |    limit     |  0  |  0  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
+//! +--------------------+--------------+-----+-----+     bias = 2^(f-1)
 //! ```
 //!
-//! Invariant: `in use` is the permits that are out, and a take leaves it at most at the limit that it saw in the same word. A
-//! take adds to `in use` by compare-exchange, a release subtracts from it in one fetch-sub, a resize replaces `limit` by
-//! compare-exchange. Nothing stands above `in use`, so that arithmetic on it cannot reach another field.
+//! Invariant: `limit - available` permits are out. `available` is negative where the limit was lowered below what is out, hence the
+//! bias; because it stands on top, one comparison of the whole word tells whether there is enough. A take subtracts from it by
+//! compare-exchange, a release adds to it in one fetch-add, a resize moves both fields by compare-exchange.
 //!
 //! The two low bits are kept clear for the marks of a queue (someone waits; closed), which a release would learn of from the
-//! value that its fetch-sub returns, at no further cost.
+//! value that its fetch-add returns, at no further cost.
 
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
@@ -24,7 +24,7 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 /// **Bound.** No take leaves more permits in use than the limit at that moment. After the limit was lowered, those that
 /// were already out stay out, and none is granted until fewer than the new limit are.
 ///
-/// **Cost.** A take is one load and one compare-exchange, a release one fetch-sub. A denial writes nothing. Taking is lock-free,
+/// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes nothing. Taking is lock-free,
 /// releasing wait-free: both may run in an interrupt handler that pre-empts the other.
 ///
 /// **Ordering.** A take that follows a release sees what was written before that release, as with a semaphore: with a limit of 1
@@ -93,7 +93,7 @@ impl<W: Word> Concurrency<W> {
             if limit > Self::max_limit() {
                 return Err(SettingsError::TooLarge { setting: Setting::Limit, max: Self::max_limit() as u64 });
             }
-            Ok(Self { state: AtomicWord::new((limit as u64) << LIMIT_AT) })
+            Ok(Self { state: AtomicWord::new(Self::pack(limit as i32, limit)) })
         }
     }
 
@@ -109,7 +109,20 @@ impl<W: Word> Concurrency<W> {
 
     /// Bits of each of the two counts.
     const FIELD: u32 = (W::BITS - LIMIT_AT) / 2;
-    const IN_USE_AT: u32 = LIMIT_AT + Self::FIELD;
+    const AVAILABLE_AT: u32 = LIMIT_AT + Self::FIELD;
+    /// What stands for no permit available.
+    const BIAS: u64 = 1 << (Self::FIELD - 1);
+
+    const fn pack(available: i32, limit: u32) -> u64 {
+        (Self::BIAS.wrapping_add_signed(available as i64) << Self::AVAILABLE_AT) | (limit as u64) << LIMIT_AT
+    }
+
+    /// The permits available, negative if more are out than the limit, and the limit.
+    #[inline(always)]
+    fn split(state: u64) -> (i32, u32) {
+        let available = (state >> Self::AVAILABLE_AT) as i64 - Self::BIAS as i64;
+        (available as i32, ((state >> LIMIT_AT) & ((1 << Self::FIELD) - 1)) as u32)
+    }
 
     /// Takes `n` permits, until the lease is dropped. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
     ///
@@ -142,8 +155,7 @@ impl<W: Word> Concurrency<W> {
     /// assert_eq!(Concurrency::new(3).available(), 3);
     /// ```
     pub fn available(&self) -> u32 {
-        let (in_use, limit) = Self::split(self.state.load(Relaxed));
-        limit.saturating_sub(in_use)
+        Self::split(self.state.load(Relaxed)).0.max(0).cast_unsigned()
     }
 
     /// The permits that are out. More than the limit, if that was lowered since.
@@ -155,7 +167,8 @@ impl<W: Word> Concurrency<W> {
     /// assert_eq!(limit.in_use(), 2);
     /// ```
     pub fn in_use(&self) -> u32 {
-        Self::split(self.state.load(Relaxed)).0
+        let (available, limit) = Self::split(self.state.load(Relaxed));
+        limit.saturating_add_signed(available.wrapping_neg())
     }
 
     /// The limit as it is now.
@@ -191,8 +204,9 @@ impl<W: Word> Concurrency<W> {
         }
         let mut state = self.state.load(Relaxed);
         loop {
-            let old = Self::split(state).1;
-            let resized = state - (u64::from(old) << LIMIT_AT) + (u64::from(limit) << LIMIT_AT);
+            let (available, old) = Self::split(state);
+            // What is out stays the same. Neither number exceeds 30 bits.
+            let resized = Self::pack(available - old as i32 + limit as i32, limit);
             // Relaxed: a compare-exchange continues the release sequence of the releases before it.
             match self.state.compare_exchange_weak(state, resized, Relaxed, Relaxed) {
                 Ok(_) => return Ok(old),
@@ -201,19 +215,13 @@ impl<W: Word> Concurrency<W> {
         }
     }
 
-    /// The permits in use, and the limit.
-    #[inline(always)]
-    fn split(state: u64) -> (u32, u32) {
-        let field = (1 << Self::FIELD) - 1;
-        (((state >> Self::IN_USE_AT) & field) as u32, ((state >> LIMIT_AT) & field) as u32)
-    }
-
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         let mut state = self.state.load(Relaxed);
         loop {
-            let (in_use, limit) = Self::split(state);
-            if u64::from(in_use) + u64::from(n.max(1)) > u64::from(limit) {
+            // The fields below are at most all ones, so comparing the word compares what is available.
+            if state < (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT {
+                let (_, limit) = Self::split(state);
                 return Err(if n > limit {
                     Denied::ExceedsCapacity { permits: n, capacity: limit }
                 } else {
@@ -223,8 +231,8 @@ impl<W: Word> Concurrency<W> {
             if n == 0 {
                 return Ok(());
             }
-            let taken = state + (u64::from(n) << Self::IN_USE_AT);
-            // Acquire: pairs with `release`, so that what a former holder wrote is seen by the next one.
+            let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
+            // Acquire: pairs with `give_back`, so that what a former holder wrote is seen by the next one.
             match self.state.compare_exchange_weak(state, taken, Acquire, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(newer) => state = newer,
@@ -234,22 +242,21 @@ impl<W: Word> Concurrency<W> {
 
     #[inline(always)]
     fn give_back(&self, n: u32) {
+        // No more than this were ever out.
+        let n = n.min(Self::max_limit());
         // Release: pairs with `take`.
-        let before = self.state.fetch_sub(u64::from(n) << Self::IN_USE_AT, Release);
-        let in_use = Self::split(before).0;
-        if in_use < n || in_use > Self::max_limit() {
-            self.repair(in_use, n);
+        let before = self.state.fetch_add(u64::from(n) << Self::AVAILABLE_AT, Release);
+        let (available, limit) = Self::split(before);
+        if available + n as i32 > limit as i32 {
+            self.take_back(available, n, limit);
         }
     }
 
-    /// More was released than was in use: a caller's error, which must not grow the limit. Puts back what was too much.
-    ///
-    /// Until then `in use` has wrapped around below zero, to a number above any limit, so that all are denied. Whoever meets it
-    /// there puts back its own part.
+    /// More was released than was out, which is a caller's error: takes back what was too much, so that the limit does not grow.
     #[cold]
-    fn repair(&self, in_use: u32, n: u32) {
-        let held = if in_use > Self::max_limit() { 0 } else { in_use };
-        self.state.fetch_add(u64::from(n - held) << Self::IN_USE_AT, Relaxed);
+    fn take_back(&self, available: i32, n: u32, limit: u32) {
+        let excess = (available + n as i32 - limit as i32).min(n as i32);
+        self.state.fetch_sub((excess as u64) << Self::AVAILABLE_AT, Relaxed);
     }
 }
 
@@ -262,7 +269,7 @@ impl<W: Word> Limiter for Concurrency<W> {
         self.take(now, n)
     }
 
-    /// Wait-free. Permits that are not in use cannot be given back: they are ignored.
+    /// Wait-free. Permits that are not out cannot be given back: what is too much is taken back at once.
     #[inline]
     fn release(&self, n: u32) {
         self.give_back(n);

@@ -12,6 +12,7 @@
 //! never moves back. Two transitions: a take before `end` adds to the count; a take at or after it replaces both.
 //! A late `now` falls before `end`, and is counted in the newest window.
 
+use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
@@ -224,35 +225,37 @@ impl<W: Word> FixedWindow<W> {
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if u64::from(n) > self.limit() {
+            // The limit is less than `n`, so it fits.
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+        }
+        let wanted = u64::from(n.max(1));
         let (position, into) = self.grid.split(now);
         let stamp = self.layout.stamp(position);
+        let late = u64::from(self.rounded && into != 0);
+        let end = self.layout.stamp(position.wrapping_add(self.span.into()).wrapping_add(late));
         let mut state = self.state.load(Relaxed);
         loop {
-            let (count, end) = self.current(stamp, state);
-            if count + u64::from(n.max(1)) > self.limit() {
-                return Err(self.denied(now, n));
-            }
+            // On a grid, a window that is on ends where one that begins now would.
+            let from = if self.layout.fits(state, end, wanted) {
+                state
+            } else {
+                cold_path();
+                match self.current(stamp, state) {
+                    (count, Some(_)) if count + wanted > self.limit() => {
+                        return Err(Denied::Exhausted { now, permits: n });
+                    }
+                    (_, Some(_)) => state,
+                    (_, None) => end,
+                }
+            };
             if n == 0 {
                 return Ok(());
             }
-            let end = end.unwrap_or_else(|| {
-                let late = u64::from(self.rounded && into != 0);
-                self.layout.stamp(position.wrapping_add(self.span.into()).wrapping_add(late))
-            });
-            match self.state.compare_exchange_weak(state, end | (count + u64::from(n)), Relaxed, Relaxed) {
+            match self.state.compare_exchange_weak(state, from + wanted, Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(newer) => state = newer,
             }
-        }
-    }
-
-    #[inline(always)]
-    fn denied(&self, now: Timestamp, n: u32) -> Denied {
-        if u64::from(n) > self.limit() {
-            // Fewer than `n`, so it fits.
-            Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 }
-        } else {
-            Denied::Exhausted { now, permits: n }
         }
     }
 }

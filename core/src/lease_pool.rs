@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! bits 31                          2 1     0
-//! +---------------------------------+-------+          free --claim--> busy --denied-----> free
-//! |           generation            | stage |                          busy --granted----> held
-//! +---------------------------------+-------+          held --release, sweep--> free, next generation
+//! +---------------------------------+-------+      free --claim--> busy --denied--> free
+//! |           generation            | stage |                      busy --granted-> held, or due at a deadline
+//! +---------------------------------+-------+      held, due --release--> free, next generation
+//!                                                        due --sweep----> free, next generation
 //! ```
 //!
 //! Invariant: a slot's permits and deadline are written only by who made it busy, and are those of the generation that they
-//! are read with if a compare-exchange from (generation, held) then succeeds. That exchange decides between a
+//! are read with if the exchange that ends that generation then succeeds. That exchange decides between a
 //! release and a sweep: one gives the permits back, the other learns that the id is stale. Since a slot is busy before the
 //! limiter is asked, a full pool takes no permits.
 
@@ -100,6 +101,7 @@ struct Slot {
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const HELD: u32 = 2;
+const DUE: u32 = 3;
 const STAGE: u32 = 3;
 /// One generation on.
 const NEXT: u32 = STAGE + 1;
@@ -158,9 +160,15 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         self.limiter.take_at(now, n)?;
         mem::forget(undo);
         slot.permits.store(n, Relaxed);
-        slot.set_deadline(deadline.unwrap_or(Timestamp::MAX));
+        let stage = match deadline {
+            None => HELD,
+            Some(deadline) => {
+                slot.set_deadline(deadline);
+                DUE
+            }
+        };
         // Release: pairs with the acquire of a release or a sweep, which reads the permits and the deadline.
-        slot.state.store(generation | HELD, Release);
+        slot.state.store(generation | stage, Release);
         Ok(LeaseId { slot: index, generation })
     }
 
@@ -181,13 +189,13 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// ```
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
         let slot = self.slots.get(id.slot as usize).ok_or(StaleId)?;
-        let held = id.generation | HELD;
         // Acquire: pairs with the release in `claim_at`.
-        if id.generation & STAGE != 0 || slot.state.load(Acquire) != held {
+        let state = slot.state.load(Acquire);
+        if state != id.generation | HELD && state != id.generation | DUE || id.generation & STAGE != 0 {
             return Err(StaleId);
         }
         let permits = slot.permits.load(Relaxed);
-        self.end(slot, id.slot, held, permits).ok_or(StaleId)
+        self.end(slot, id.slot, state, permits).ok_or(StaleId)
     }
 
     /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how many those were.
@@ -211,12 +219,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         for (slot, index) in self.slots.iter().zip(0..) {
             // Acquire: pairs with the release in `claim_at`.
             let state = slot.state.load(Acquire);
-            if state & STAGE != HELD {
-                continue;
-            }
-            let (permits, deadline) = (slot.permits.load(Relaxed), slot.deadline());
-            // `Timestamp::MAX` stands for no deadline.
-            if deadline <= now && deadline != Timestamp::MAX {
+            if state & STAGE == DUE && slot.deadline() <= now {
+                let permits = slot.permits.load(Relaxed);
                 swept += self.end(slot, index, state, permits).map_or(0, u64::from);
             }
         }
@@ -232,7 +236,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(pool.leases(), 1);
     /// ```
     pub fn leases(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state.load(Relaxed) & STAGE == HELD).count()
+        self.slots.iter().filter(|slot| slot.state.load(Relaxed) & STAGE >= HELD).count()
     }
 
     /// The limiter that the permits come from. Permits can be taken from it directly as well.
@@ -246,22 +250,26 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         &self.limiter
     }
 
-    /// Makes a free slot busy.
+    /// Makes a free slot busy: the one released last, or else the first after it.
+    #[inline]
     fn reserve(&self) -> Option<(&Slot, u32, u32)> {
-        let hint = self.hint.load(Relaxed) as usize;
-        let (before, after) = self.slots.split_at_checked(hint).unwrap_or((&[], &self.slots));
-        let start = (N - after.len()) as u32;
-        let candidates = after.iter().zip(start..).chain(before.iter().zip(0..));
-        for (slot, index) in candidates {
-            let state = slot.state.load(Relaxed);
-            // Acquire: pairs with the release in `end`, after which the last user reads the slot no more.
-            if state & STAGE == FREE
-                && slot.state.compare_exchange(state, state | BUSY, Acquire, Relaxed).is_ok()
-            {
-                return Some((slot, index, state));
-            }
+        let hint = self.hint.load(Relaxed);
+        match self.slots.get(hint as usize).and_then(Slot::reserve) {
+            Some((slot, generation)) => Some((slot, hint, generation)),
+            None => self.search(hint),
         }
-        None
+    }
+
+    #[cold]
+    fn search(&self, hint: u32) -> Option<(&Slot, u32, u32)> {
+        let (before, after) = self.slots.split_at_checked(hint as usize)?;
+        let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
+        let found = candidates.find_map(|(slot, index)| slot.reserve().map(|(slot, old)| (slot, index, old)));
+        if let Some((_, index, _)) = found {
+            // The next one is likely to be free as well.
+            self.hint.store(if index as usize + 1 < N { index + 1 } else { 0 }, Relaxed);
+        }
+        found
     }
 
     /// Ends the lease that `slot` holds in the state `held`, if it still does.
@@ -286,6 +294,16 @@ impl Slot {
                 deadline: [AtomicU32::new(0), AtomicU32::new(0)],
             }
         }
+    }
+
+    /// Makes the slot busy if it is free, and returns its generation.
+    #[inline]
+    fn reserve(&self) -> Option<(&Self, u32)> {
+        let state = self.state.load(Relaxed);
+        // Acquire: pairs with the release in `end`, after which the last user reads the slot no more.
+        let reserved = state & STAGE == FREE
+            && self.state.compare_exchange(state, state | BUSY, Acquire, Relaxed).is_ok();
+        reserved.then_some((self, state))
     }
 
     fn deadline(&self) -> Timestamp {

@@ -18,6 +18,7 @@
 //!
 //! Until a roll has paid what it owes, the total is too high: others are denied, never admitted wrongly.
 
+use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
@@ -269,39 +270,43 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let epoch = self.epoch(now);
-        let stamp = self.layout.stamp(epoch);
+        if u64::from(n) > self.limit() {
+            // The limit is less than `n`, so it fits.
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+        }
         let wanted = u64::from(n.max(1));
+        let epoch = self.epoch(now);
+        let (stamp, newest) = (self.layout.stamp(epoch), self.slots.divide(epoch).1);
         // Acquire: pairs with the release of the roll that set this epoch, so that the add below meets the slots that it re-tagged.
         let mut state = self.state.load(Acquire);
         loop {
-            let (total, at) = self.layout.split(state);
-            if let Some(1..) = self.layout.ahead(stamp, at) {
-                if total.saturating_sub(self.expired(epoch)) + wanted > self.limit() {
-                    return Err(self.denied(now, n));
+            let slot = if self.layout.fits(state, stamp, wanted) {
+                newest
+            } else {
+                cold_path();
+                let (total, at) = self.layout.split(state);
+                let passed = self.layout.distance(stamp, at);
+                let expired = if passed > 0 { self.expired(epoch) } else { 0 };
+                if total.saturating_sub(expired) + wanted > self.limit() {
+                    return Err(Denied::Exhausted { now, permits: n });
                 }
-                if n == 0 {
-                    return Ok(());
+                if passed > 0 && n > 0 {
+                    self.roll(epoch);
+                    state = self.state.load(Acquire);
+                    continue;
                 }
-                self.roll(epoch);
-                state = self.state.load(Acquire);
-                continue;
-            }
-            if total + wanted > self.limit() {
-                return Err(self.denied(now, n));
-            }
+                // A `now` that is late counts in the newest segment.
+                self.slots.divide(epoch.wrapping_add_signed(-passed)).1
+            };
             if n == 0 {
                 return Ok(());
             }
             // The new value is read by the acquiring loads above; a compare-exchange continues the release sequence of the roll.
-            match self.state.compare_exchange_weak(state, state + u64::from(n), Relaxed, Acquire) {
+            match self.state.compare_exchange_weak(state, state + wanted, Relaxed, Acquire) {
                 Ok(_) => {
-                    // The epoch that decided, in full: a `now` that is late counts in the newest segment.
-                    let late = self.layout.distance(at, stamp);
-                    let slot = self.slots.divide(epoch.wrapping_add_signed(late)).1 as usize;
-                    if let Some(slot) = self.ring.get(slot) {
+                    if let Some(slot) = self.ring.get(slot as usize) {
                         // Release: pairs with the acquire of the re-tag, which must find the total already raised.
-                        slot.fetch_add(u64::from(n), Release);
+                        slot.fetch_add(wanted, Release);
                     }
                     return Ok(());
                 }
@@ -367,16 +372,6 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 Ok(_) => return,
                 Err(newer) => state = newer,
             }
-        }
-    }
-
-    #[inline(always)]
-    fn denied(&self, now: Timestamp, n: u32) -> Denied {
-        if u64::from(n) > self.limit() {
-            // Fewer than `n`, so it fits.
-            Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 }
-        } else {
-            Denied::Exhausted { now, permits: n }
         }
     }
 }

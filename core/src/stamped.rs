@@ -81,6 +81,14 @@ impl<W: Word> Stamped<W> {
         (word & counts, word & !counts)
     }
 
+    /// Whether `word` bears exactly the stamp `stamp`, and its count leaves room for `wanted`, at most the limit.
+    ///
+    /// One comparison tells both: a word with any other stamp differs from `stamp` by more than a count can be.
+    #[inline(always)]
+    pub(crate) fn fits(&self, word: u64, stamp: u64, wanted: u64) -> bool {
+        word.wrapping_sub(stamp) & W::MASK <= self.limit() - wanted
+    }
+
     /// How far the stamp `to` lies after the stamp `from`, in place; `None` if it lies before it.
     #[inline(always)]
     pub(crate) fn ahead(&self, to: u64, from: u64) -> Option<u64> {

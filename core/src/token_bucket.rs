@@ -73,6 +73,7 @@ pub struct TokenBucket<W: Word = NativeWord> {
     cost: W,
     full: W,
     behind: W,
+    burst: W,
     ticks: Grid,
 }
 
@@ -170,7 +171,7 @@ impl<W: Word> TokenBucket<W> {
         if self.is_unlimited() {
             return Idle::Now;
         }
-        let (used, full) = (self.used.load(Relaxed), self.full.into());
+        let (used, full) = (self.used.load(Relaxed), self.full());
         let position = self.position(now);
         let distance = position.wrapping_sub(used) & W::MASK;
         if distance < full || distance >= self.behind.into() {
@@ -182,15 +183,14 @@ impl<W: Word> TokenBucket<W> {
         }
     }
 
-    /// The most permits that the bucket holds; `u64::MAX` at an unlimited rate.
+    /// The most permits that the bucket holds; what the word can count at an unlimited rate.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
     /// assert_eq!(TokenBucket::new(Rate::per_second(5), 10).burst(), 10);
     /// ```
     pub fn burst(&self) -> u64 {
-        let full: u64 = self.full.into();
-        full.checked_div(self.cost()).unwrap_or(u64::MAX)
+        self.burst.into()
     }
 
     /// The grain in which the bucket counts time.
@@ -242,6 +242,11 @@ impl<W: Word> TokenBucket<W> {
     }
 
     #[inline(always)]
+    fn full(&self) -> u64 {
+        self.full.into()
+    }
+
+    #[inline(always)]
     fn is_unlimited(&self) -> bool {
         self.cost() == 0
     }
@@ -258,7 +263,7 @@ impl<W: Word> TokenBucket<W> {
     /// What a bucket used up to `used` has at `position`: the circle above.
     #[inline(always)]
     fn judge(&self, position: u64, used: u64) -> Level {
-        let full = self.full.into();
+        let full = self.full();
         let distance = position.wrapping_sub(used) & W::MASK;
         if distance <= full {
             Level { from: used, available: distance }
@@ -269,35 +274,33 @@ impl<W: Word> TokenBucket<W> {
         }
     }
 
-    /// The units that `n` permits cost; none where the word could not even count them.
-    #[inline(always)]
-    fn price(&self, n: u32) -> Option<u64> {
-        u64::from(n).checked_mul(self.cost())
-    }
-
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let Some(price) = self.price(n) else { return Err(self.denied(now, n)) };
+        if u64::from(n) > self.burst() {
+            // The burst is less than `n`, so it fits.
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
+        }
+        let price = u64::from(n) * self.cost();
         let position = self.position(now);
         let mut used = self.used.load(Relaxed);
         if price == 0 {
             // A probe, or no limit: nothing to write.
             let enough = self.judge(position, used).available >= self.cost();
-            return if enough { Ok(()) } else { Err(self.denied(now, n)) };
+            return if enough { Ok(()) } else { Err(Denied::Exhausted { now, permits: n }) };
         }
         loop {
             let distance = position.wrapping_sub(used) & W::MASK;
-            let from = if distance <= self.full.into() {
+            let from = if distance <= self.full() {
                 if distance < price {
-                    return Err(self.denied(now, n));
+                    return Err(Denied::Exhausted { now, permits: n });
                 }
                 used
             } else {
-                // Unlikely on a path that is hot. Told so, the compiler branches, and what follows need not wait for the position.
+                // Told that this is unlikely, the compiler branches, and the exchange below need not wait for the position.
                 cold_path();
                 let level = self.judge(position, used);
                 if level.available < price {
-                    return Err(self.denied(now, n));
+                    return Err(Denied::Exhausted { now, permits: n });
                 }
                 level.from
             };
@@ -305,16 +308,6 @@ impl<W: Word> TokenBucket<W> {
                 Ok(_) => return Ok(()),
                 Err(newer) => used = newer,
             }
-        }
-    }
-
-    /// Tells the two reasons apart, off the path of a grant.
-    #[inline(always)]
-    fn denied(&self, now: Timestamp, n: u32) -> Denied {
-        match self.price(n) {
-            Some(price) if price <= self.full.into() => Denied::Exhausted { now, permits: n },
-            // Fewer than `n`, so it fits.
-            _ => Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 },
         }
     }
 }
@@ -346,9 +339,10 @@ impl<W: Word> Limiter for TokenBucket<W> {
 
     fn retry(&self, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
-        let Some(price) = self.price(permits.max(1)).filter(|&price| price <= self.full.into()) else {
+        if u64::from(permits.max(1)) > self.burst() {
             return Retry::Never;
-        };
+        }
+        let price = u64::from(permits.max(1)) * self.cost();
         let (tick, position) = (self.ticks.index(now), self.position(now));
         let used = self.used.load(Relaxed);
         let level = self.judge(position, used);
@@ -482,6 +476,7 @@ impl TokenBucketBuilder {
                 cost: narrow(lattice.cost),
                 full: narrow(lattice.full),
                 behind: narrow(lattice.behind),
+                burst: narrow(lattice.burst),
                 ticks,
             })
         }
@@ -502,6 +497,7 @@ impl TokenBucketBuilder {
             // Nothing costs anything, so that zero available is always enough.
             let tick = 1;
             return Ok(Lattice {
+                burst: u64::MAX >> (64 - bits),
                 initial: 0,
                 gain: 0,
                 cost: 0,
@@ -567,6 +563,7 @@ impl TokenBucketBuilder {
         };
         match settings::staleness(range, full, asked, second) {
             Ok(behind) => Ok(Lattice {
+                burst: self.burst,
                 initial: self.initial * cost as u64,
                 gain: gain as u64,
                 cost: cost as u64,
@@ -596,6 +593,7 @@ const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
 /// A bucket's settings in units; all fit the word.
 #[derive(Clone, Copy)]
 struct Lattice {
+    burst: u64,
     initial: u64,
     gain: u64,
     cost: u64,
