@@ -1,2 +1,32 @@
-//! The program `portcullis`.
-fn main() {}
+//! The program `portcullis`: a demonstration of the limiters in real time, and a replay of access logs through them.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`args`] | the command line |
+//! | [`demo`] | threads hammer each limiter, and every bound is checked against what was recorded |
+//! | [`replay`] | an access log is read line by line, and each request is judged at the log's time |
+//! | [`failure`] | why the program stops, and the exit code of it |
+//! | [`text`] | numbers as people read them |
+
+mod args;
+mod demo;
+mod failure;
+mod replay;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command.unwrap_or_default() {
+        Command::Demo(args) => demo::run(&args),
+        Command::Replay(args) => replay::run(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

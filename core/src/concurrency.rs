@@ -3,7 +3,7 @@
 //! ```text
 //! bits    2f+1      f+2   f+1        2   1     0
 //! +--------------------+--------------+-----+-----+
-//! |   available + bias |    limit     |  0  |  0  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
+//! |  available + bias  |    limit     |  0  |  0  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
 //! +--------------------+--------------+-----+-----+     bias = 2^(f-1)
 //! ```
 //!
@@ -93,7 +93,7 @@ impl<W: Word> Concurrency<W> {
             if limit > Self::max_limit() {
                 return Err(SettingsError::TooLarge { setting: Setting::Limit, max: Self::max_limit() as u64 });
             }
-            Ok(Self { state: AtomicWord::new(Self::pack(limit as i32, limit)) })
+            Ok(Self { state: AtomicWord::new(Self::pack(limit.cast_signed(), limit)) })
         }
     }
 
@@ -114,14 +114,16 @@ impl<W: Word> Concurrency<W> {
     const BIAS: u64 = 1 << (Self::FIELD - 1);
 
     const fn pack(available: i32, limit: u32) -> u64 {
-        (Self::BIAS.wrapping_add_signed(available as i64) << Self::AVAILABLE_AT) | (limit as u64) << LIMIT_AT
+        let available = Self::BIAS.wrapping_add_signed(available as i64);
+        available << Self::AVAILABLE_AT | (limit as u64) << LIMIT_AT
     }
 
     /// The permits available, negative if more are out than the limit, and the limit.
     #[inline(always)]
     fn split(state: u64) -> (i32, u32) {
-        let available = (state >> Self::AVAILABLE_AT) as i64 - Self::BIAS as i64;
-        (available as i32, ((state >> LIMIT_AT) & ((1 << Self::FIELD) - 1)) as u32)
+        let available = (state >> Self::AVAILABLE_AT).cast_signed() - Self::BIAS.cast_signed();
+        let limit = (state >> LIMIT_AT) & ((1 << Self::FIELD) - 1);
+        (available as i32, limit as u32)
     }
 
     /// Takes `n` permits, until the lease is dropped. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
@@ -206,7 +208,7 @@ impl<W: Word> Concurrency<W> {
         loop {
             let (available, old) = Self::split(state);
             // What is out stays the same. Neither number exceeds 30 bits.
-            let resized = Self::pack(available - old as i32 + limit as i32, limit);
+            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit);
             // Relaxed: a compare-exchange continues the release sequence of the releases before it.
             match self.state.compare_exchange_weak(state, resized, Relaxed, Relaxed) {
                 Ok(_) => return Ok(old),
@@ -220,9 +222,10 @@ impl<W: Word> Concurrency<W> {
         let mut state = self.state.load(Relaxed);
         loop {
             // The fields below are at most all ones, so comparing the word compares what is available.
-            if state < (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT {
+            let enough = state >= (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT;
+            if !enough || n > Self::max_limit() {
                 let (_, limit) = Self::split(state);
-                return Err(if n > limit {
+                return Err(if n.max(1) > limit {
                     Denied::ExceedsCapacity { permits: n, capacity: limit }
                 } else {
                     Denied::Exhausted { now, permits: n }
@@ -242,21 +245,12 @@ impl<W: Word> Concurrency<W> {
 
     #[inline(always)]
     fn give_back(&self, n: u32) {
-        // No more than this were ever out.
-        let n = n.min(Self::max_limit());
         // Release: pairs with `take`.
         let before = self.state.fetch_add(u64::from(n) << Self::AVAILABLE_AT, Release);
-        let (available, limit) = Self::split(before);
-        if available + n as i32 > limit as i32 {
-            self.take_back(available, n, limit);
-        }
-    }
-
-    /// More was released than was out, which is a caller's error: takes back what was too much, so that the limit does not grow.
-    #[cold]
-    fn take_back(&self, available: i32, n: u32, limit: u32) {
-        let excess = (available + n as i32 - limit as i32).min(n as i32);
-        self.state.fetch_sub((excess as u64) << Self::AVAILABLE_AT, Relaxed);
+        debug_assert!(
+            i64::from(Self::split(before).0) + i64::from(n) <= i64::from(Self::split(before).1),
+            "permits were released that had not been taken"
+        );
     }
 }
 
@@ -269,7 +263,7 @@ impl<W: Word> Limiter for Concurrency<W> {
         self.take(now, n)
     }
 
-    /// Wait-free. Permits that are not out cannot be given back: what is too much is taken back at once.
+    /// Wait-free: one fetch-add.
     #[inline]
     fn release(&self, n: u32) {
         self.give_back(n);
@@ -300,13 +294,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releasing_what_is_not_in_use_neither_grows_the_limit_nor_wedges_it() {
-        let limit = Concurrency::<u32>::try_new(5).unwrap();
-        let lease = limit.try_acquire(2).unwrap();
-        limit.release(4);
-        assert_eq!((limit.in_use(), limit.limit()), (0, 5));
-        drop(lease);
-        assert_eq!((limit.in_use(), limit.limit()), (0, 5));
-        assert_eq!(limit.try_acquire(5).unwrap().permits(), 5);
+    fn a_request_for_more_than_any_limit_is_told_so() {
+        let limit = Concurrency::new(Concurrency::<u64>::max_limit());
+        for n in [1 << 30, (1 << 31) - 1, 1 << 31, u32::MAX] {
+            assert!(matches!(limit.try_acquire(n), Err(Denied::ExceedsCapacity { .. })), "{n}");
+        }
+        assert_eq!(limit.try_acquire((1 << 30) - 1).unwrap().permits(), (1 << 30) - 1);
     }
 }

@@ -20,6 +20,7 @@ use crate::settings;
 use crate::stamped::Stamped;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
+use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
 
@@ -210,7 +211,7 @@ impl<W: Word> FixedWindow<W> {
     }
 
     fn span_of(&self, positions: u64) -> Duration {
-        Duration::from_nanos_u128(u128::from(positions) * u128::from(self.grid.step()))
+        saturating_duration(u128::from(positions) * u128::from(self.grid.step()))
     }
 
     /// What counts at a position: the permits taken, and the end of the window if one is on.
@@ -395,13 +396,14 @@ impl FixedWindowBuilder {
             let mut tick = tick;
             let (layout, span) = loop {
                 let span = window.div_ceil(tick);
+                let coarser = automatic && tick <= window / 10;
                 // The end lies up to `span`, and one more for rounding, ahead of the position that set it.
                 match Stamped::new(self.limit, tick, span + self.started as u64, staleness) {
-                    Ok(layout) if !automatic || tick >= window || layout.reaches(settings::FAR_ENOUGH, tick) => {
+                    Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, tick) => {
                         break (layout, span);
                     }
                     Ok(_) => tick *= 10,
-                    Err(_) if automatic && tick < window => tick *= 10,
+                    Err(_) if coarser => tick *= 10,
                     Err(error) => return Err(error),
                 }
             };

@@ -1,5 +1,4 @@
 use core::fmt;
-use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use crate::{Denied, Limiter, Timestamp};
@@ -110,9 +109,11 @@ where
     ///
     /// # Errors
     ///
-    /// Returns `other` if it belongs to another limiter, or if both together hold more than `u32::MAX`.
+    /// Returns `other` if it belongs to another limiter, or if both together hold more than `u32::MAX`. (Objects of one
+    /// limiter, `&dyn Limiter`, that were made in different places may count as different limiters.)
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
-        let same = core::ptr::addr_eq::<P::Target, P::Target>(&*self.limiter, &*other.limiter);
+        // Not the address alone: a wrapper may lie where the limiter in it lies.
+        let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter);
         match self.permits.checked_add(other.permits) {
             Some(sum) if same => {
                 self.permits = sum;
@@ -128,9 +129,9 @@ where
     /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To hand permits
     /// through an interrupt, a queue or a foreign function, a [`LeasePool`](crate::LeasePool) is safer: its ids cannot be
     /// released twice.
-    pub fn forget(self) -> u32 {
-        let mut lease = ManuallyDrop::new(self);
-        core::mem::replace(&mut lease.permits, 0)
+    pub fn forget(mut self) -> u32 {
+        // The pointer is dropped as usual: it may own a share of the limiter.
+        core::mem::take(&mut self.permits)
     }
 }
 

@@ -311,6 +311,7 @@ impl Slot {
         Timestamp::from_nanos(u64::from(high.load(Relaxed)) << 32 | u64::from(low.load(Relaxed)))
     }
 
+    #[inline]
     fn set_deadline(&self, deadline: Timestamp) {
         let [low, high] = &self.deadline;
         low.store(deadline.as_nanos() as u32, Relaxed);
@@ -325,6 +326,7 @@ struct FreeOnDrop<'a> {
 }
 
 impl Drop for FreeOnDrop<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.slot.state.store(self.generation | FREE, Release);
     }

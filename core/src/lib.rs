@@ -88,3 +88,8 @@ pub use timestamp::Timestamp;
 pub use token_bucket::{TokenBucket, TokenBucketBuilder};
 pub use unlimited::Unlimited;
 pub use word::{NativeWord, Word};
+
+/// The examples in the README are tests as well.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -61,6 +61,9 @@ pub trait Limiter {
 
     /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
     ///
+    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this, and never for more than they hold. To give back what was not
+    /// taken is an error of the caller's, which lets as much too much through; with debug assertions it panics.
+    ///
     /// A self-replenishing limiter, which gets its permits back by time, has nothing to do: that is the default.
     fn release(&self, n: u32) {
         let _ = n;

@@ -60,7 +60,7 @@ impl Rate {
     /// assert_eq!(Rate::per_minute(5).period().as_secs(), 60);
     /// ```
     pub const fn per_minute(permits: u32) -> Self {
-        Self::new(permits, Duration::from_secs(60))
+        Self::new(permits, Duration::from_mins(1))
     }
 
     /// `permits` each hour.
@@ -70,7 +70,7 @@ impl Rate {
     /// assert_eq!(Rate::per_hour(5).period().as_secs(), 3_600);
     /// ```
     pub const fn per_hour(permits: u32) -> Self {
-        Self::new(permits, Duration::from_secs(3_600))
+        Self::new(permits, Duration::from_hours(1))
     }
 
     /// `permits` each day of 24 hours.
@@ -80,7 +80,7 @@ impl Rate {
     /// assert_eq!(Rate::per_day(5).period().as_secs(), 86_400);
     /// ```
     pub const fn per_day(permits: u32) -> Self {
-        Self::new(permits, Duration::from_secs(86_400))
+        Self::new(permits, Duration::from_hours(24))
     }
 
     /// Permits that come back in each [`period`](Self::period); `u64::MAX` if there is no limit.

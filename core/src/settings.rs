@@ -81,6 +81,17 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
+    /// Of two refusals of one choice of settings at different ticks: whether this one is met by changing less. A rate or a staleness
+    /// that is refused at a tick that is too fine or too coarse may well fit at another one, a burst only at a coarser one.
+    pub(crate) const fn asks_less_than(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::TooLarge { setting: Setting::Burst, .. }, _) => true,
+            (_, Self::TooLarge { setting: Setting::Burst, .. }) => false,
+            (Self::TooLarge { max, .. }, Self::TooLarge { max: others, .. }) => *max > *others,
+            _ => false,
+        }
+    }
+
     /// Stops a constant's evaluation, or panics, with a message that names the setting.
     pub(crate) const fn refuse(self) -> ! {
         match self {
@@ -141,21 +152,22 @@ pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, S
 /// limiter that happens to have been idle for a multiple of it is denied for as long as the staleness, which is then but
 /// a 256th, and at most an hour. It is at least a second.
 ///
-/// `second` is the positions in a second, rounded up. Returns the staleness in positions, or what is too large.
+/// Returns the staleness in positions, or what is too large.
 pub(crate) const fn staleness(
     range: u128,
     reach: u128,
-    asked: Option<u128>,
-    second: u128,
+    asked: Option<u64>,
+    scale: Scale,
 ) -> Result<u128, Misfit> {
     let quarter = range / 4;
-    let far = second == 0 || range / second >= (1 << 63) / 1_000_000_000;
+    let (second, hour) = (scale.positions(MIN_STALENESS), scale.positions(3_600 * MIN_STALENESS));
     let staleness = match asked {
-        Some(asked) => asked,
-        None if far => range / 16,
-        None if range / 256 > 3_600 * second => 3_600 * second,
-        None if range / 256 > second => range / 256,
-        None => second,
+        // Where positions stand still, no `now` is late.
+        Some(asked) if scale.gain > 0 => scale.positions(asked),
+        _ if range >= scale.positions(1 << 63) => range / 16,
+        _ if range / 256 > hour => hour,
+        _ if range / 256 > second => range / 256,
+        _ => second,
     };
     if staleness > quarter {
         Err(if asked.is_some() { Misfit::Staleness } else { Misfit::Second })
@@ -163,6 +175,20 @@ pub(crate) const fn staleness(
         Err(Misfit::Reach)
     } else {
         Ok(staleness)
+    }
+}
+
+/// How positions advance: by `gain` each `step` nanoseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    pub(crate) step: u64,
+    pub(crate) gain: u128,
+}
+
+impl Scale {
+    /// The positions in `nanos`, rounded up to whole steps.
+    pub(crate) const fn positions(self, nanos: u64) -> u128 {
+        nanos.div_ceil(self.step) as u128 * self.gain
     }
 }
 

@@ -26,6 +26,7 @@ use crate::settings;
 use crate::stamped::Stamped;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
+use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
 
@@ -156,10 +157,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         let state = self.state.load(Acquire);
         let epoch = self.epoch(now);
         let (total, _) = self.layout.split(state);
-        let expired = match self.passed(epoch, state) {
-            Some(_) => self.expired(epoch),
-            None => 0,
-        };
+        let expired = if self.passed(epoch, state) > 0 { self.expired(epoch) } else { 0 };
         self.limit() - total.saturating_sub(expired).min(self.limit())
     }
 
@@ -177,14 +175,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         if self.available_at(now) < self.limit() {
             return Idle::InUse;
         }
-        let state = self.state.load(Acquire);
+        let state = self.state.load(Relaxed);
         let epoch = self.epoch(now);
-        match self.passed(epoch, state) {
-            // The newest grant lies in the state's epoch; it left the window one ring later.
-            Some(passed) if passed >= self.slots.step() => {
-                let left = epoch - passed + self.slots.step();
-                self.start(left).map_or(Idle::Now, Idle::Since)
-            }
+        // The newest grant lies in the state's epoch; it left the window one ring later.
+        match epoch.checked_add_signed(-self.passed(epoch, state)).map(|newest| newest + self.slots.step()) {
+            Some(left) if left <= epoch => self.start(left).map_or(Idle::Now, Idle::Since),
             _ => Idle::Now,
         }
     }
@@ -239,7 +234,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     fn span(&self, segments: u64) -> Duration {
         let nanos = u128::from(segments) * u128::from(self.grid.step()) / u128::from(self.scale);
-        Duration::from_nanos_u128(nanos)
+        saturating_duration(nanos)
     }
 
     /// The segment that `now` lies in, plus the ring's length.
@@ -247,7 +242,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     fn epoch(&self, now: Timestamp) -> u64 {
         let (whole, rest) = self.grid.split(now);
         let within = if self.scale == 1 { 0 } else { self.grid.divide(rest * self.scale).0 };
-        (whole * self.scale + within).wrapping_add(self.slots.step())
+        // Saturating: where segments are 1 ns long, the last few of all time count as one.
+        (whole * self.scale + within).saturating_add(self.slots.step())
     }
 
     /// The first instant of an epoch, if there is one.
@@ -258,14 +254,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         Some(Timestamp::from_nanos(nanos))
     }
 
-    /// How many epochs `epoch` lies after the state's; `None` if it does not.
-    #[inline(always)]
-    fn passed(&self, epoch: u64, state: u64) -> Option<u64> {
-        let (_, stamp) = self.layout.split(state);
-        match self.layout.ahead(self.layout.stamp(epoch), stamp) {
-            None | Some(0) => None,
-            Some(_) => Some(self.layout.distance(self.layout.stamp(epoch), stamp) as u64),
-        }
+    /// How many epochs `epoch` lies after the state's; negative if it belongs to a `now` that is late.
+    fn passed(&self, epoch: u64, state: u64) -> i64 {
+        self.layout.distance(self.layout.stamp(epoch), self.layout.split(state).1)
     }
 
     #[inline(always)]
@@ -280,12 +271,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         // Acquire: pairs with the release of the roll that set this epoch, so that the add below meets the slots that it re-tagged.
         let mut state = self.state.load(Acquire);
         loop {
-            let slot = if self.layout.fits(state, stamp, wanted) {
-                newest
+            let (decides, slot) = if self.layout.fits(state, stamp, wanted) {
+                (epoch, newest)
             } else {
                 cold_path();
-                let (total, at) = self.layout.split(state);
-                let passed = self.layout.distance(stamp, at);
+                let total = self.layout.split(state).0;
+                let passed = self.passed(epoch, state);
                 let expired = if passed > 0 { self.expired(epoch) } else { 0 };
                 if total.saturating_sub(expired) + wanted > self.limit() {
                     return Err(Denied::Exhausted { now, permits: n });
@@ -296,18 +287,27 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                     continue;
                 }
                 // A `now` that is late counts in the newest segment.
-                self.slots.divide(epoch.wrapping_add_signed(-passed)).1
+                let decides = epoch.wrapping_add_signed(-passed);
+                (decides, self.slots.divide(decides).1)
             };
             if n == 0 {
                 return Ok(());
             }
+            let Some(slot) = self.ring.get(slot as usize) else {
+                return Err(Denied::Exhausted { now, permits: n });
+            };
+            if self.outdated(slot.load(Relaxed), self.layout.stamp(decides)).is_some() {
+                // After an idle time of whole horizons the word has come around, but not the ring, where they do not divide.
+                cold_path();
+                self.roll(decides);
+                state = self.state.load(Acquire);
+                continue;
+            }
             // The new value is read by the acquiring loads above; a compare-exchange continues the release sequence of the roll.
             match self.state.compare_exchange_weak(state, state + wanted, Relaxed, Acquire) {
                 Ok(_) => {
-                    if let Some(slot) = self.ring.get(slot as usize) {
-                        // Release: pairs with the acquire of the re-tag, which must find the total already raised.
-                        slot.fetch_add(wanted, Release);
-                    }
+                    // Release: pairs with the acquire of the re-tag, which must find the total already raised.
+                    slot.fetch_add(wanted, Release);
                     return Ok(());
                 }
                 Err(newer) => state = newer,
@@ -408,15 +408,15 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         let stamp = self.layout.stamp(self.epoch(now));
         // From the later of `now` and the state, one segment after the other leaves the window.
         let late = self.layout.distance(at, stamp).max(0);
-        let epoch = self.epoch(now).wrapping_add_signed(late);
+        let Some(epoch) = self.epoch(now).checked_add_signed(late) else { return Retry::Never };
         let mut remaining = total.saturating_sub(self.expired(epoch));
         for ahead in 1..=self.slots.step() {
-            let next = epoch.wrapping_add(ahead);
+            let Some(next) = epoch.checked_add(ahead) else { return Retry::Never };
             if let Some(slot) = self.ring.get(self.slots.divide(next).1 as usize) {
                 let leaves = self.layout.stamp(next);
                 let (count, tag) = self.layout.split(slot.load(Relaxed));
                 // One that is outdated already has been subtracted.
-                let counted = self.layout.distance(leaves, tag) == self.slots.step() as i64;
+                let counted = self.layout.distance(leaves, tag) == self.slots.step().cast_signed();
                 remaining = remaining.saturating_sub(if counted { count } else { 0 });
             }
             if remaining + wanted <= self.limit() || ahead == self.slots.step() {

@@ -11,7 +11,7 @@
 //! shifting them down: the distance from a stamp to a position, wrapped in the word, is below `behind` if
 //! the position is at or after the stamp, and otherwise the position belongs to a `now` that is late.
 
-use crate::settings::{self, MIN_STALENESS};
+use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
 use crate::{Setting, SettingsError};
 
@@ -36,13 +36,9 @@ impl<W: Word> Stamped<W> {
             return Err(SettingsError::Zero { setting: Setting::Limit });
         }
         let count_bits = u64::BITS - limit.leading_zeros();
-        let second = MIN_STALENESS.div_ceil(step) as u128;
-        let asked = match staleness {
-            Some(nanos) => Some(nanos.div_ceil(step) as u128),
-            None => None,
-        };
+        let scale = Scale { step, gain: 1 };
         // Late by up to the staleness, against a stamp that is up to `reach` ahead.
-        let needed = 4 * (second + reach as u128 + 1);
+        let needed = 4 * (scale.positions(MIN_STALENESS) + reach as u128 + 1);
         let stamp_bits = W::BITS.saturating_sub(count_bits);
         let range = 1u128 << stamp_bits;
         if range < needed {
@@ -50,16 +46,13 @@ impl<W: Word> Stamped<W> {
             let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
             return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
         }
-        match settings::staleness(range, reach as u128 + 1, asked, second) {
-            Ok(late) => {
-                let behind = (range - late - reach as u128) << count_bits;
-                Ok(Self { limit: narrow(limit), behind: narrow(behind as u64), count_bits })
-            }
-            Err(_) => {
-                let max = (range / 4) as u64;
-                Err(SettingsError::TooLarge { setting: Setting::Staleness, max: max.saturating_mul(step) })
-            }
-        }
+        let Ok(late) = settings::staleness(range, reach as u128 + 1, staleness, scale) else {
+            // All else fits, by what is needed.
+            let max = ((range / 4) as u64).saturating_mul(step);
+            return Err(SettingsError::TooLarge { setting: Setting::Staleness, max });
+        };
+        let behind = (range - late - reach as u128) << count_bits;
+        Ok(Self { limit: narrow(limit), behind: narrow(behind as u64), count_bits })
     }
 
     #[inline(always)]
@@ -100,8 +93,8 @@ impl<W: Word> Stamped<W> {
     pub(crate) fn distance(&self, to: u64, from: u64) -> i64 {
         let distance = to.wrapping_sub(from) & W::MASK;
         match self.ahead(to, from) {
-            Some(ahead) => (ahead >> self.count_bits) as i64,
-            None => -(((W::MASK - distance) >> self.count_bits) as i64) - 1,
+            Some(ahead) => (ahead >> self.count_bits).cast_signed(),
+            None => -((W::MASK - distance) >> self.count_bits).cast_signed() - 1,
         }
     }
 

@@ -53,6 +53,7 @@ impl Timestamp {
     }
 
     /// This instant and `duration`, or [`Self::MAX`] where that is too far.
+    #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
@@ -74,4 +75,9 @@ impl fmt::Display for Timestamp {
 pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
     let nanos = duration.as_nanos();
     if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+}
+
+/// So many nanoseconds, or [`Duration::MAX`] where a duration cannot hold them.
+pub(crate) const fn saturating_duration(nanos: u128) -> Duration {
+    if nanos > Duration::MAX.as_nanos() { Duration::MAX } else { Duration::from_nanos_u128(nanos) }
 }

@@ -27,9 +27,10 @@ use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
-use crate::settings::{self, MIN_STALENESS, Misfit};
+use crate::settings::{self, MIN_STALENESS, Misfit, Scale};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
+use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{Denied, Idle, Lease, Limiter, Rate, Retry, Setting, SettingsError, Timestamp};
 
@@ -231,7 +232,7 @@ impl<W: Word> TokenBucket<W> {
     /// The time in which the position moves by `units`.
     fn span(&self, units: u64) -> Duration {
         match units.checked_div(self.gain.into()) {
-            Some(ticks) => Duration::from_nanos_u128(u128::from(ticks) * u128::from(self.ticks.step())),
+            Some(ticks) => saturating_duration(u128::from(ticks) * u128::from(self.ticks.step())),
             None => Duration::MAX,
         }
     }
@@ -519,24 +520,23 @@ impl TokenBucketBuilder {
                 Err(error) => return Err(error),
             },
         };
-        match chosen {
-            Some(tick) => self.fit(bits, period, tick, staleness),
-            None => {
-                let mut best = self.fit(bits, period, 1, staleness);
-                let mut tick = 10;
-                while tick <= MAX_AUTOMATIC_TICK {
-                    let other = self.fit(bits, period, tick, staleness);
-                    match (&best, &other) {
-                        (Ok(best), _) if best.horizon(bits) >= settings::FAR_ENOUGH => break,
-                        (Ok(best), Ok(other)) if best.horizon(bits) >= other.horizon(bits) => {}
-                        (Ok(_), Err(_)) => {}
-                        _ => best = other,
-                    }
-                    tick *= 10;
-                }
-                best
-            }
+        if let Some(tick) = chosen {
+            return self.fit(bits, period, tick, staleness);
         }
+        let mut best = self.fit(bits, period, 1, staleness);
+        let mut tick = 10;
+        while tick <= MAX_AUTOMATIC_TICK {
+            let other = self.fit(bits, period, tick, staleness);
+            match (&best, &other) {
+                (Ok(best), _) if best.horizon(bits) >= settings::FAR_ENOUGH => break,
+                (Ok(best), Ok(other)) if best.horizon(bits) >= other.horizon(bits) => {}
+                (Ok(_), Err(_)) => {}
+                (Err(best), Err(other)) if !other.asks_less_than(best) => {}
+                _ => best = other,
+            }
+            tick *= 10;
+        }
+        best
     }
 
     /// The lattice for one choice of tick, or the burst that would fit.
@@ -552,16 +552,12 @@ impl TokenBucketBuilder {
         let gain = self.rate.permits() as u128 * tick as u128;
         let divisor = settings::gcd(gain, period as u128);
         let (gain, cost) = (gain / divisor, period as u128 / divisor);
-        let second = (MIN_STALENESS as u128).div_ceil(tick as u128) * gain;
-        let asked = match staleness {
-            Some(nanos) => Some((nanos as u128).div_ceil(tick as u128) * gain),
-            None => None,
-        };
+        let scale = Scale { step: tick, gain };
         let full = match (self.burst as u128).checked_mul(cost) {
             Some(full) => full,
             None => u128::MAX,
         };
-        match settings::staleness(range, full, asked, second) {
+        match settings::staleness(range, full, staleness, scale) {
             Ok(behind) => Ok(Lattice {
                 burst: self.burst,
                 initial: self.initial * cost as u64,
@@ -576,8 +572,9 @@ impl TokenBucketBuilder {
                 Err(SettingsError::TooLarge { setting: Setting::Staleness, max })
             }
             Err(Misfit::Second) => {
-                let gain = range / 4 / (MIN_STALENESS as u128).div_ceil(tick as u128);
-                let max = gain * divisor / tick as u128;
+                let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
+                // What any number of permits has in common with the period.
+                let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
                 Err(SettingsError::TooLarge { setting: Setting::Rate, max: max as u64 })
             }
             Err(Misfit::Reach) => {

@@ -1,2 +1,89 @@
-//! The project's tasks.
-fn main() {}
+//! The project's tasks. `cargo xtask --help` lists them.
+//!
+//! A task is a list of steps; every step can also be run by its own name. Steps go on after one has failed, so that one run
+//! shows all that is wrong.
+
+mod asm;
+mod checks;
+mod command;
+mod context;
+mod hot_paths;
+mod listing;
+mod no_std;
+mod report;
+mod setup;
+
+use std::process::ExitCode;
+
+use crate::checks::{STEPS, Step, TASKS};
+use crate::context::Context;
+
+fn main() -> ExitCode {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    if names.is_empty() || names.iter().any(|name| name == "--help" || name == "-h") {
+        print_help();
+        return ExitCode::SUCCESS;
+    }
+    match chosen(&names) {
+        Ok(steps) => report::run(&Context::new(), &steps),
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The steps that `names` stand for, each once, in the order of [`STEPS`].
+fn chosen(names: &[String]) -> Result<Vec<&'static Step>, String> {
+    let mut wanted = Vec::new();
+    for name in names {
+        if let Some(task) = TASKS.iter().find(|task| task.name == name) {
+            wanted.extend_from_slice(task.steps);
+        } else if let Some(step) = STEPS.iter().find(|step| step.name == name) {
+            wanted.push(step.name);
+        } else {
+            return Err(format!("no task or step is called {name:?}; cargo xtask --help lists them"));
+        }
+    }
+    Ok(STEPS.iter().filter(|step| wanted.contains(&step.name)).collect())
+}
+
+fn print_help() {
+    println!("cargo xtask TASK...\n\nTasks:");
+    for task in TASKS {
+        println!("  {:14} {}", task.name, task.about);
+    }
+    println!("\nSteps, each of which is a task of its own:");
+    for step in STEPS {
+        println!("  {:14} {}", step.name, step.about);
+    }
+    println!(
+        "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
+         Otherwise the step is not run; with CI set in the environment, that is a failure."
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_names_steps_that_exist() {
+        for task in TASKS {
+            let steps = chosen(&[task.name.to_owned()]).unwrap();
+            assert_eq!(steps.len(), task.steps.len(), "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_named_twice_runs_once() {
+        let names = ["lint", "fmt"].map(String::from);
+        let steps: Vec<_> = chosen(&names).unwrap().iter().map(|step| step.name).collect();
+        assert_eq!(steps, ["fmt", "clippy", "doc"]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused() {
+        assert!(chosen(&["tests-of-time".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! `versus`: ours and the peers' in turn, in one process, with the floor beside them.
+//!
+//! `cargo run --release -p portcullis-bench --bin versus -- --help` tells the options; `docs/benchmarks.md` the method.
+
+mod measure;
+mod report;
+mod rows;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::measure::Plan;
+
+/// Compares each hot path with the bare cost of a compare-exchange, and with the same path of other crates.
+///
+/// Ours and the peers' run in turn, in one process, on pinned threads where the system allows it. Numbers are medians over the
+/// runs. A ratio below 1 means that ours is faster.
+#[derive(Parser)]
+#[command(name = "versus", version)]
+struct Options {
+    /// Write the rows as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Five short runs of each, instead of fifteen: under a minute, and noisier
+    #[arg(long)]
+    quick: bool,
+    /// Only the rows whose name begins with one of these
+    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
+    let wanted = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
+    };
+    let mut rows = Vec::new();
+    report::head();
+    for contest in rows::all().into_iter().filter(|contest| wanted(contest.row)) {
+        for row in contest.hold(&plan) {
+            report::line(&row);
+            rows.push(row);
+        }
+    }
+    if rows.is_empty() {
+        eprintln!("versus: no row begins with {}", options.only.join(" or "));
+        return ExitCode::from(2);
+    }
+    report::foot();
+    match options.json.map(|path| (report::write(&path, &rows), path)) {
+        Some((Err(error), path)) => {
+            eprintln!("versus: {}: {error}", path.display());
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,150 @@
+//! Holding a contest: the floor, ours and each peer's, in turn, run after run.
+
+use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+
+use crate::report::Row;
+
+/// How much is measured.
+pub(crate) struct Plan {
+    /// Runs of each contestant; an odd number has a median.
+    runs: usize,
+    /// How long one run should take.
+    run: Duration,
+}
+
+impl Plan {
+    pub(crate) const FULL: Self = Self { runs: 15, run: Duration::from_millis(40) };
+    pub(crate) const QUICK: Self = Self { runs: 5, run: Duration::from_millis(15) };
+}
+
+/// One way to do the operation of a row.
+pub(crate) struct Contestant {
+    name: &'static str,
+    /// Does so many operations on thread number `.0`, and returns how many of them were granted.
+    #[expect(clippy::type_complexity, reason = "it is what it is")]
+    run: Box<dyn Fn(usize, u64) -> u64 + Sync>,
+}
+
+impl Contestant {
+    pub(crate) fn new(name: &'static str, run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
+        Self { name, run: Box::new(run) }
+    }
+}
+
+/// What must come of each operation, or the row measures something else.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Expected {
+    Granted,
+    Denied,
+}
+
+/// A row: one operation, ours and the peers'.
+pub(crate) struct Contest {
+    pub(crate) row: &'static str,
+    pub(crate) threads: usize,
+    pub(crate) expected: Expected,
+    pub(crate) ours: Contestant,
+    pub(crate) peers: Vec<Contestant>,
+}
+
+impl Contest {
+    /// Measures, and returns a row for each peer, or one without a peer.
+    pub(crate) fn hold(self, plan: &Plan) -> Vec<Row> {
+        let word = CachePadded::new(AtomicU64::new(0));
+        let floor = Contestant::new("floor", move |_, operations| {
+            for _ in 0..operations {
+                let mut value = word.load(Relaxed);
+                while let Err(newer) = word.compare_exchange_weak(value, value + 1, Relaxed, Relaxed) {
+                    value = newer;
+                }
+            }
+            operations
+        });
+        let contestants: Vec<(&Contestant, Expected)> = [(&floor, Expected::Granted)]
+            .into_iter()
+            .chain([&self.ours].into_iter().chain(&self.peers).map(|contestant| (contestant, self.expected)))
+            .collect();
+        // As many operations as fill the time of one run; the first measurement warms up, and does not count.
+        let operations: Vec<u64> = contestants
+            .iter()
+            .map(|(contestant, expected)| {
+                let mut operations = 1_000;
+                loop {
+                    let taken = self.time(contestant, operations, *expected);
+                    if taken * 4 > plan.run {
+                        let scale = plan.run.as_secs_f64() / taken.as_secs_f64();
+                        break ((operations as f64 * scale) as u64).max(1);
+                    }
+                    operations *= 4;
+                }
+            })
+            .collect();
+        let mut nanos = vec![Vec::with_capacity(plan.runs); contestants.len()];
+        for _ in 0..plan.runs {
+            for (((contestant, expected), &operations), nanos) in
+                contestants.iter().zip(&operations).zip(&mut nanos)
+            {
+                let taken = self.time(contestant, operations, *expected);
+                nanos.push(taken.as_nanos() as f64 / operations as f64);
+            }
+        }
+        let spread: Vec<Spread> = nanos.into_iter().map(Spread::of).collect();
+        let row =
+            |peer: Option<(&'static str, &Spread)>| Row::new(&self, &spread[0], &spread[1], peer, plan.runs);
+        if self.peers.is_empty() {
+            return vec![row(None)];
+        }
+        self.peers.iter().zip(&spread[2..]).map(|(peer, spread)| row(Some((peer.name, spread)))).collect()
+    }
+
+    /// The time that `operations` on each thread take, from the moment that all have started.
+    fn time(&self, contestant: &Contestant, operations: u64, expected: Expected) -> Duration {
+        let check = |granted: u64| {
+            let wanted = if expected == Expected::Granted { operations } else { 0 };
+            assert_eq!(granted, wanted, "{} of {} granted a wrong number", contestant.name, self.row);
+        };
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let barrier = Barrier::new(self.threads);
+        let work = |thread: usize| {
+            if let Some(core) = cores.get(thread) {
+                core_affinity::set_for_current(*core);
+            }
+            barrier.wait();
+            let start = Instant::now();
+            let granted = (contestant.run)(thread, operations);
+            let taken = start.elapsed();
+            check(granted);
+            taken
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a contestant's check failed")).max()
+        })
+        .unwrap_or_default()
+    }
+}
+
+/// The middle and the ends of a contestant's runs, in nanoseconds for each operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) least: f64,
+    pub(crate) median: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    fn of(mut runs: Vec<f64>) -> Self {
+        runs.sort_by(f64::total_cmp);
+        Self { least: runs[0], median: runs[runs.len() / 2], most: runs[runs.len() - 1] }
+    }
+
+    /// How many times longer the slowest run took than the fastest.
+    pub(crate) fn factor(&self) -> f64 {
+        self.most / self.least
+    }
+}

@@ -1,0 +1,185 @@
+//! The token bucket against governor's generic cell rate algorithm, ratelimit's and leaky-bucket's buckets, and a bucket in a mutex.
+
+use std::array;
+use std::num::NonZeroU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+use governor::clock::{Clock as _, DefaultClock, FakeRelativeClock};
+use governor::{Quota, RateLimiter};
+use leaky_bucket::RateLimiter as LeakyBucket;
+use parking_lot::Mutex;
+use portcullis_core::{Clock, CoarseClock, Limiter, MonotonicClock, Rate, Timestamp, TokenBucket};
+use ratelimit::Ratelimiter;
+
+use crate::measure::{Contest, Contestant, Expected};
+
+/// Permits a second, for rows in which all are granted: close to the clock's resolution, and a prime.
+const PLENTY: u32 = 999_999_937;
+
+pub(crate) fn rows() -> Vec<Contest> {
+    vec![allow(1), allow(2), deny(), clocked(), clocked_std()]
+}
+
+/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+fn allow(threads: usize) -> Contest {
+    Contest {
+        row: "token_bucket.allow",
+        threads,
+        expected: Expected::Granted,
+        ours: allow_ours(),
+        peers: if threads == 1 {
+            vec![governor_fake_clock(), governor(Expected::Granted), mutex()]
+        } else {
+            vec![governor_fake_clock(), governor(Expected::Granted)]
+        },
+    }
+}
+
+fn allow_ours() -> Contestant {
+    // A burst that lets a thread fall behind the other one by a second.
+    let bucket = CachePadded::new(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30));
+    let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
+    Contestant::new("portcullis", move |thread, operations| {
+        // Each run begins where the one before has ended.
+        let start = clocks[thread].fetch_add(4 * operations, Relaxed);
+        let mut granted = 0;
+        for i in 0..operations {
+            granted += u64::from(bucket.try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1).is_ok());
+        }
+        granted
+    })
+}
+
+/// governor's own fake clock, which stands still during a run: cheaper for it than one that it had to read anew.
+fn governor_fake_clock() -> Contestant {
+    let clock = FakeRelativeClock::default();
+    let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
+    let limiter = CachePadded::new(RateLimiter::direct_with_clock(quota, clock.clone()));
+    Contestant::new("governor-fake-clock", move |_, operations| {
+        clock.advance(Duration::from_secs(30));
+        (0..operations).filter(|_| limiter.check().is_ok()).count() as u64
+    })
+}
+
+fn governor(expected: Expected) -> Contestant {
+    let quota = match expected {
+        Expected::Granted => {
+            Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::new(1 << 30).unwrap())
+        }
+        Expected::Denied => Quota::per_hour(NonZeroU32::MIN),
+    };
+    let limiter = CachePadded::new(RateLimiter::direct(quota));
+    if expected == Expected::Denied {
+        assert!(limiter.check().is_ok(), "the one permit of the hour");
+    }
+    Contestant::new("governor", move |_, operations| {
+        (0..operations).filter(|_| limiter.check().is_ok()).count() as u64
+    })
+}
+
+/// What one writes first: level and time under a lock, in floating point.
+fn mutex() -> Contestant {
+    struct Bucket {
+        level: f64,
+        last: Instant,
+    }
+    let burst = f64::from(1 << 30);
+    let bucket = CachePadded::new(Mutex::new(Bucket { level: burst, last: Instant::now() }));
+    Contestant::new("mutex", move |_, operations| {
+        let mut granted = 0;
+        for _ in 0..operations {
+            let mut bucket = bucket.lock();
+            let now = Instant::now();
+            let gained = now.duration_since(bucket.last).as_secs_f64() * f64::from(PLENTY);
+            bucket.level = (bucket.level + gained).min(burst);
+            bucket.last = now;
+            if bucket.level >= 1.0 {
+                bucket.level -= 1.0;
+                granted += 1;
+            }
+        }
+        granted
+    })
+}
+
+/// Denied: one permit an hour, and it is gone.
+fn deny() -> Contest {
+    let bucket = CachePadded::new(TokenBucket::new(Rate::per_hour(1), 1));
+    let start = 1 << 40;
+    bucket.take_at(Timestamp::from_nanos(start), 1).expect("the one permit");
+    let ours = Contestant::new("portcullis", move |_, operations| {
+        let mut granted = 0;
+        for i in 0..operations {
+            granted += u64::from(bucket.try_acquire_at(Timestamp::from_nanos(start + i), 1).is_ok());
+        }
+        granted
+    });
+    Contest {
+        row: "token_bucket.deny",
+        threads: 1,
+        expected: Expected::Denied,
+        ours,
+        peers: vec![governor(Expected::Denied)],
+    }
+}
+
+fn with_clock(clock: impl Clock + Sync + 'static) -> Contestant {
+    let bucket = CachePadded::new(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30));
+    Contestant::new("portcullis", move |_, operations| {
+        (0..operations).filter(|_| bucket.try_acquire_at(clock.now(), 1).is_ok()).count() as u64
+    })
+}
+
+/// Granted, our coarse clock read for each.
+fn clocked() -> Contest {
+    Contest {
+        row: "token_bucket.clocked",
+        threads: 1,
+        expected: Expected::Granted,
+        ours: with_clock(CoarseClock::new()),
+        peers: vec![governor(Expected::Granted), ratelimit(), leaky_bucket()],
+    }
+}
+
+/// Granted, the standard library's clock read for each.
+fn clocked_std() -> Contest {
+    // governor's clock is calibrated at its first use, for which no row shall pay.
+    DefaultClock::default().now();
+    Contest {
+        row: "token_bucket.clocked_std",
+        threads: 1,
+        expected: Expected::Granted,
+        ours: with_clock(MonotonicClock::new()),
+        peers: vec![ratelimit()],
+    }
+}
+
+fn ratelimit() -> Contestant {
+    let limiter = Ratelimiter::builder(u64::from(PLENTY))
+        .max_tokens(1 << 30)
+        .initial_available(1 << 30)
+        .build()
+        .expect("within its bounds");
+    Contestant::new("ratelimit", move |_, operations| {
+        (0..operations).filter(|_| limiter.try_wait().is_ok()).count() as u64
+    })
+}
+
+/// leaky-bucket refills in intervals of at least a millisecond, from a timer of tokio's.
+fn leaky_bucket() -> Contestant {
+    let limiter = LeakyBucket::builder()
+        .max(1 << 30)
+        .initial(1 << 30)
+        .refill(1_000_000)
+        .interval(Duration::from_millis(1))
+        .fair(false)
+        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    Contestant::new("leaky-bucket", move |_, operations| {
+        let _runtime = runtime.enter();
+        (0..operations).filter(|_| limiter.try_acquire(1)).count() as u64
+    })
+}

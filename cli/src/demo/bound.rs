@@ -1,0 +1,159 @@
+//! Records held against a bound.
+
+/// What happened between two instants, in nanoseconds on the trial's clock. For an admission, what encloses the instant at which
+/// it counts; for a lease, a time for which it was certainly held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Not before this.
+    pub(crate) from: u64,
+    /// Not after this.
+    pub(crate) to: u64,
+    /// How many permits.
+    pub(crate) permits: u32,
+}
+
+/// Whether a bound held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It did, and this is how near to it the records came.
+    Held(String),
+    /// It did not: this is what was seen.
+    Broken(String),
+}
+
+impl Verdict {
+    /// Whether the bound held.
+    pub(crate) fn held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
+    /// Also breaks if `also` is not the case.
+    pub(crate) fn and(self, also: bool, otherwise: &str) -> Self {
+        if self.held() && !also { Self::Broken(otherwise.into()) } else { self }
+    }
+}
+
+/// Checks every span of time that begins with one admission and ends with another, both included, against what `allowed` says
+/// of the span from its first to its last instant.
+pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64) -> Verdict {
+    records.sort_unstable_by_key(|record| record.to);
+    let mut starts: Vec<u64> = records.iter().map(|record| record.from).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut nearest = (0, 1, 0);
+    for start in starts {
+        let after = records.partition_point(|record| record.to < start);
+        let mut count = 0;
+        for record in records[after..].iter().filter(|record| record.from >= start) {
+            count += u64::from(record.permits);
+            let (most, length) = (allowed(start, record.to), record.to - start);
+            if count > most {
+                return Verdict::Broken(span(count, most, length));
+            }
+            let (nearest_count, nearest_most, nearest_length) = nearest;
+            let ratio = u128::from(count) * u128::from(nearest_most);
+            // Among equals, the longest span says the most.
+            if (ratio, length) > (u128::from(nearest_count) * u128::from(most), nearest_length) {
+                nearest = (count, most, length);
+            }
+        }
+    }
+    let (count, most, length) = nearest;
+    Verdict::Held(span(count, most, length))
+}
+
+fn span(count: u64, most: u64, length: u64) -> String {
+    let (number, unit) = match length {
+        0..10_000 => (length, "ns"),
+        10_000..10_000_000 => (length / 1_000, "µs"),
+        _ => (length / 1_000_000, "ms"),
+    };
+    format!("{count} of {most} in {number}{unit}")
+}
+
+/// Checks that never more than `limit` permits were held at once.
+pub(crate) fn held_at_once(records: &[Record], limit: u64) -> Verdict {
+    let mut changes: Vec<(u64, i64)> = records
+        .iter()
+        .filter(|record| record.from < record.to)
+        .flat_map(|record| {
+            let permits = i64::from(record.permits);
+            [(record.from, permits), (record.to, -permits)]
+        })
+        .collect();
+    // At one instant, what is given back goes first.
+    changes.sort_unstable();
+    let mut held = 0;
+    let most = changes.iter().fold(0, |most, (_, change)| {
+        held += change;
+        most.max(held)
+    });
+    let most = most.unsigned_abs();
+    let text = format!("{most} of {limit} at once");
+    if most > limit { Verdict::Broken(text) } else { Verdict::Held(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(instants: &[u64]) -> Vec<Record> {
+        instants.iter().map(|&at| Record { from: at, to: at, permits: 1 }).collect()
+    }
+
+    /// A burst of 2, and one permit for each 10.
+    fn bucket(from: u64, to: u64) -> u64 {
+        2 + (to - from) / 10
+    }
+
+    #[test]
+    fn one_admission_too_many_breaks_a_bound_wherever_it_is() {
+        assert!(spans(at(&[10, 0, 20, 0, 30]), bucket).held());
+        assert!(!spans(at(&[0, 0, 0]), bucket).held());
+        assert!(!spans(at(&[0, 0, 9]), bucket).held());
+        assert!(!spans(at(&[0, 50, 50, 60, 60, 69, 100]), bucket).held());
+    }
+
+    #[test]
+    fn windows_are_bounded_by_those_that_a_span_touches() {
+        let windows = |from: u64, to: u64| 2 * (to / 100 - from / 100 + 1);
+        assert!(spans(at(&[98, 99, 100, 101]), windows).held());
+        assert!(!spans(at(&[98, 99, 100, 101, 199]), windows).held());
+    }
+
+    #[test]
+    fn an_admission_in_doubt_accuses_nobody() {
+        let mut records = at(&[0, 0]);
+        records.push(Record { from: 0, to: 10, permits: 1 });
+        assert!(spans(records.clone(), bucket).held());
+        records.push(Record { from: 0, to: 9, permits: 1 });
+        assert!(!spans(records, bucket).held());
+    }
+
+    #[test]
+    fn the_nearest_approach_is_shown_and_of_several_the_longest() {
+        assert_eq!(spans(at(&[0, 0, 50]), bucket), Verdict::Held("2 of 2 in 0ns".into()));
+        assert_eq!(spans(at(&[0, 0, 10, 25]), bucket), Verdict::Held("4 of 4 in 25ns".into()));
+        assert_eq!(span(7, 8, 99_900_000), "7 of 8 in 99ms");
+        assert_eq!(spans(Vec::new(), bucket), Verdict::Held("0 of 1 in 0ns".into()));
+    }
+
+    #[test]
+    fn leases_that_overlap_add_up_and_those_that_touch_do_not() {
+        let lease = |from, to, permits| Record { from, to, permits };
+        let leases = [lease(0, 10, 2), lease(10, 20, 3), lease(15, 16, 1)];
+        assert_eq!(held_at_once(&leases, 4), Verdict::Held("4 of 4 at once".into()));
+        assert_eq!(held_at_once(&leases, 3), Verdict::Broken("4 of 3 at once".into()));
+        assert_eq!(
+            held_at_once(&[lease(7, 7, 9), lease(9, 7, 9)], 1),
+            Verdict::Held("0 of 1 at once".into())
+        );
+    }
+
+    #[test]
+    fn a_verdict_breaks_if_something_else_is_wrong() {
+        let held = Verdict::Held("fine".into());
+        assert!(held.clone().and(true, "lost").held());
+        assert_eq!(held.and(false, "lost"), Verdict::Broken("lost".into()));
+    }
+}

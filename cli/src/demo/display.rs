@@ -1,0 +1,137 @@
+//! A line for each trial while it runs, if a terminal watches, and the table at the end.
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::io::{self, Write};
+use std::thread;
+use std::time::Instant;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::Outcome;
+use super::bound::Verdict;
+use super::hammer::{Hammer, Progress};
+use super::trials::Trial;
+use crate::text::{grouped, per_second, speed};
+
+/// Shows on standard error, where that is a terminal, how far the trials are.
+pub(crate) struct Display {
+    lines: MultiProgress,
+    bars: Vec<ProgressBar>,
+}
+
+/// How often the display is brought up to date.
+const FRAME: Duration = Duration::from_millis(25);
+
+impl Display {
+    /// A line for each of `trials`.
+    pub(crate) fn new(hammer: &Hammer, trials: &[Trial]) -> Self {
+        let lines = MultiProgress::new();
+        let bar = |trial: &Trial| {
+            let bar = ProgressBar::new(hammer.length.as_millis() as u64).with_prefix(trial.name);
+            let bar = match ProgressStyle::with_template("{prefix:<15} {bar:16} {wide_msg}") {
+                Ok(style) => bar.with_style(style),
+                Err(_) => bar,
+            };
+            let bar = lines.add(bar);
+            bar.tick();
+            bar
+        };
+        let bars = trials.iter().map(bar).collect();
+        Self { lines, bars }
+    }
+
+    /// Runs `trial`, whose line is the one at `index`, and shows how it goes.
+    pub(crate) fn watch(&self, index: usize, hammer: &Hammer, trial: Trial) -> Outcome {
+        let progress = Progress::default();
+        let start = Instant::now();
+        let verdict = thread::scope(|scope| {
+            let running = scope.spawn(|| (trial.run)(hammer, &progress));
+            while !running.is_finished() {
+                self.update(index, &progress, start.elapsed(), "");
+                thread::sleep(FRAME);
+            }
+            // A thread that panicked has found a defect of the program, which is not to be hidden.
+            running.join().unwrap()
+        });
+        let elapsed = Duration::from_nanos(progress.elapsed.load(Relaxed));
+        self.update(index, &progress, elapsed, word(&verdict));
+        let (admitted, denied) = (progress.admitted.load(Relaxed), progress.denied.load(Relaxed));
+        Outcome { trial, admitted, denied, speed: per_second(admitted + denied, elapsed), verdict }
+    }
+
+    fn update(&self, index: usize, progress: &Progress, elapsed: Duration, verdict: &str) {
+        let Some(bar) = self.bars.get(index) else { return };
+        let (admitted, denied) = (progress.admitted.load(Relaxed), progress.denied.load(Relaxed));
+        bar.set_position(elapsed.as_millis() as u64);
+        bar.set_message(format!(
+            "{:>10} admitted {:>11} denied {verdict}",
+            grouped(admitted),
+            grouped(denied)
+        ));
+    }
+
+    /// Takes the lines away, and writes the table to `out`.
+    ///
+    /// # Errors
+    ///
+    /// As `out`.
+    pub(crate) fn table(
+        &self,
+        out: &mut impl Write,
+        hammer: &Hammer,
+        outcomes: &[Outcome],
+    ) -> io::Result<()> {
+        self.bars.iter().for_each(ProgressBar::finish);
+        self.lines.clear()?;
+        let mut rows = vec![HEADINGS.map(String::from)];
+        rows.extend(outcomes.iter().map(cells));
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; COLUMNS] = core::array::from_fn(width);
+        let Hammer { threads, length } = hammer;
+        writeln!(out, "{threads} threads, one of them 10ms late, hammered each limiter for {length:?}\n")?;
+        for row in &rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+                let cell = if NUMBERS.contains(&column) {
+                    format!("{cell:>width$}")
+                } else {
+                    format!("{cell:<width$}")
+                };
+                line.push_str(&cell);
+                line.push_str("  ");
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        let broken = outcomes.iter().filter(|outcome| !outcome.verdict.held()).count();
+        match broken {
+            0 => writeln!(out, "\nEvery bound held.")?,
+            _ => writeln!(out, "\n{broken} of {} bounds BROKEN.", outcomes.len())?,
+        }
+        out.flush()
+    }
+}
+
+const COLUMNS: usize = 8;
+const HEADINGS: [&str; COLUMNS] =
+    ["limiter", "configured", "admitted", "denied", "decisions/s", "bound", "nearest", ""];
+const NUMBERS: [usize; 3] = [2, 3, 4];
+
+fn cells(outcome: &Outcome) -> [String; COLUMNS] {
+    let Outcome { trial, admitted, denied, speed: decisions, verdict } = outcome;
+    let (Verdict::Held(seen) | Verdict::Broken(seen)) = verdict;
+    [
+        trial.name.into(),
+        trial.configured.into(),
+        grouped(*admitted),
+        grouped(*denied),
+        speed(*decisions),
+        trial.bound.into(),
+        seen.clone(),
+        word(verdict).into(),
+    ]
+}
+
+fn word(verdict: &Verdict) -> &'static str {
+    if verdict.held() { "held" } else { "BROKEN" }
+}

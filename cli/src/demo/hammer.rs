@@ -1,0 +1,194 @@
+//! The threads, and what they record.
+
+use core::hint;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::thread;
+
+use portcullis_core::{Clock, Concurrency, LeasePool, Limiter, LimiterExt, MonotonicClock, Timestamp};
+
+use super::bound::Record;
+
+/// How hard, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hammer {
+    /// Threads that ask at the same time.
+    pub(crate) threads: u8,
+    /// How long each limiter is asked.
+    pub(crate) length: Duration,
+}
+
+/// What the threads have counted so far, for whoever watches.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Requests that were admitted.
+    pub(crate) admitted: AtomicU64,
+    /// Requests that were denied.
+    pub(crate) denied: AtomicU64,
+    /// The nanoseconds that it took, once all threads are done.
+    pub(crate) elapsed: AtomicU64,
+}
+
+/// A thread asks so often before it lets others run: there may be more threads than cores.
+const BATCH: u32 = 256;
+
+/// How far behind the clock one of the threads lives: 10 ms.
+const LATE: Timestamp = Timestamp::from_millis(10);
+
+/// What a thread may record. A limiter that admits more is broken, and what is there shows it.
+const MOST_RECORDS: usize = 1_000_000;
+
+/// What one thread does until the time is up.
+struct Thread<'a> {
+    clock: &'a MonotonicClock,
+    end: Timestamp,
+    progress: &'a Progress,
+    records: Vec<Record>,
+}
+
+impl Hammer {
+    /// Runs `work` on every thread, and returns all that they recorded. `work` is told the thread's number.
+    fn run(
+        &self,
+        clock: &MonotonicClock,
+        progress: &Progress,
+        work: impl Fn(&mut Thread<'_>, u8) + Sync,
+    ) -> Vec<Record> {
+        let start = clock.now();
+        let end = start.saturating_add(self.length);
+        let work = &work;
+        let records = thread::scope(|scope| {
+            let spawn = |number| {
+                scope.spawn(move || {
+                    let mut thread = Thread { clock, end, progress, records: Vec::new() };
+                    work(&mut thread, number);
+                    thread.records
+                })
+            };
+            let threads: Vec<_> = (0..self.threads).map(spawn).collect();
+            // A thread that panicked has found a defect of the program, which is not to be hidden.
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let elapsed = clock.now().as_nanos() - start.as_nanos();
+        progress.elapsed.store(elapsed, Ordering::Relaxed);
+        records
+    }
+
+    /// Asks `limiter` for a permit at a time, and records each admission with the instants that enclose the one it counts at.
+    pub(crate) fn admissions(&self, limiter: &(impl Limiter + Sync), progress: &Progress) -> Vec<Record> {
+        let clock = MonotonicClock::new();
+        let newest = AtomicU64::new(0);
+        self.run(&clock, progress, |thread, number| {
+            thread.until_the_end(|thread| {
+                // Acquire: pairs with the release below. What has been published was written to the limiter before this is asked.
+                let written = newest.load(Ordering::Acquire);
+                let mut now = clock.now();
+                if number == 1 {
+                    now = Timestamp::ZERO.saturating_add(now.saturating_since(LATE));
+                }
+                let admitted = limiter.try_acquire_at(now, 1).is_ok();
+                if admitted {
+                    let to = clock.now().as_nanos();
+                    newest.fetch_max(now.as_nanos(), Ordering::Release);
+                    let from = now.as_nanos().max(written);
+                    thread.records.push(Record { from, to, permits: 1 });
+                }
+                admitted
+            });
+        })
+    }
+
+    /// Asks `limiter` for a permit at a time, and records nothing.
+    pub(crate) fn requests(&self, limiter: &(impl Limiter + Sync), progress: &Progress) {
+        let clock = MonotonicClock::new();
+        self.run(&clock, progress, |thread, _| {
+            thread.until_the_end(|_| limiter.try_acquire_at(clock.now(), 1).is_ok());
+        });
+    }
+
+    /// Takes leases of one to three permits, holds each a moment, and records the time for which it was certainly held.
+    pub(crate) fn leases(&self, limiter: &Concurrency, progress: &Progress) -> Vec<Record> {
+        let clock = MonotonicClock::new();
+        self.run(&clock, progress, |thread, number| {
+            let mut turn = u32::from(number);
+            thread.until_the_end(|thread| {
+                turn = turn.wrapping_add(1);
+                let permits = 1 + turn % 3;
+                let Ok(lease) = limiter.try_acquire(permits) else { return false };
+                let from = clock.now().as_nanos();
+                hold(turn);
+                let to = clock.now().as_nanos();
+                drop(lease);
+                thread.records.push(Record { from, to, permits });
+                true
+            });
+        })
+    }
+
+    /// Claims leases of one to three permits with a deadline, of which some are released in time, some late, and some never. Each
+    /// thread sweeps when it is denied. Records the time for which each lease was certainly held.
+    pub(crate) fn claims<const N: usize>(
+        &self,
+        pool: &LeasePool<Concurrency, N>,
+        progress: &Progress,
+    ) -> Vec<Record> {
+        let clock = MonotonicClock::new();
+        self.run(&clock, progress, |thread, number| {
+            let mut turn = u32::from(number);
+            thread.until_the_end(|thread| {
+                turn = turn.wrapping_add(1);
+                let permits = 1 + turn % 3;
+                let deadline = clock.now().saturating_add(DEADLINE);
+                let Ok(id) = pool.claim_at(clock.now(), permits, Some(deadline)) else {
+                    pool.sweep(clock.now());
+                    return false;
+                };
+                let from = clock.now().as_nanos();
+                let to = match turn % 16 {
+                    // The holder dies: nobody can take the permits back before the deadline.
+                    5 => deadline.as_nanos(),
+                    fate => {
+                        hold(turn);
+                        if fate == 11 {
+                            while clock.now() <= deadline {
+                                thread::yield_now();
+                            }
+                        }
+                        let to = clock.now();
+                        match pool.release(id) {
+                            Ok(_) => to.as_nanos(),
+                            Err(_) => to.min(deadline).as_nanos(),
+                        }
+                    }
+                };
+                thread.records.push(Record { from, to, permits });
+                true
+            });
+        })
+    }
+}
+
+/// The time after which a claim of a holder that died is swept.
+const DEADLINE: Duration = Duration::from_micros(200);
+
+/// Holds on for some microseconds, and now and then lets other threads run meanwhile.
+fn hold(turn: u32) {
+    for _ in 0..turn % 8 * 100 {
+        hint::spin_loop();
+    }
+    if turn.is_multiple_of(4) {
+        thread::yield_now();
+    }
+}
+
+impl Thread<'_> {
+    /// Asks until the time is up. `ask` says whether it was admitted.
+    fn until_the_end(&mut self, mut ask: impl FnMut(&mut Self) -> bool) {
+        while self.clock.now() < self.end && self.records.len() < MOST_RECORDS {
+            let admitted = (0..BATCH).map(|_| u64::from(ask(self))).sum();
+            self.progress.admitted.fetch_add(admitted, Ordering::Relaxed);
+            self.progress.denied.fetch_add(u64::from(BATCH) - admitted, Ordering::Relaxed);
+            thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Why the program stops before it is done.
+
+use core::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// What went wrong, for the person at the command line.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What was asked for cannot be done: a wrong setting, or a log that cannot be read.
+    Refused(String),
+    /// The result could not be written.
+    Output(io::Error),
+}
+
+impl Failure {
+    /// Tells the person, and returns the exit code: 2, or 0 if whoever read the output has simply had enough of it.
+    pub(crate) fn report(&self) -> ExitCode {
+        if let Self::Output(error) = self
+            && error.kind() == io::ErrorKind::BrokenPipe
+        {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("portcullis: {self}");
+        ExitCode::from(2)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(reason) => f.write_str(reason),
+            Self::Output(error) => write!(f, "cannot write the result: {error}"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}

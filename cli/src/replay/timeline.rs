@@ -1,0 +1,144 @@
+//! Admitted and denied over time, in a fixed number of rows that grow coarser as the log goes on.
+
+use core::ops::Add;
+
+/// How often a request was allowed, and denied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Allowed.
+    pub(crate) allowed: u64,
+    /// Denied.
+    pub(crate) denied: u64,
+}
+
+impl Tally {
+    /// Counts one decision.
+    pub(crate) fn count(&mut self, allowed: bool) {
+        if allowed {
+            self.allowed += 1;
+        } else {
+            self.denied += 1;
+        }
+    }
+
+    /// All decisions.
+    pub(crate) fn sum(self) -> u64 {
+        self.allowed + self.denied
+    }
+}
+
+impl Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { allowed: self.allowed + other.allowed, denied: self.denied + other.denied }
+    }
+}
+
+/// The rows there are at most.
+const ROWS: usize = 32;
+
+/// How many seconds a row may stand for; each divides the next. Beyond them, twice as many each time.
+const WIDTHS: [u64; 13] = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400];
+
+/// Decisions by time, on the grid of the Unix epoch.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    width: u64,
+    /// The number of the first row: its time divided by the width.
+    first: u64,
+    rows: Vec<Tally>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { width: WIDTHS[0], first: 0, rows: Vec::with_capacity(ROWS) }
+    }
+}
+
+impl Timeline {
+    /// Counts a decision at `time`, in seconds since the Unix epoch, which is never before the last one's.
+    pub(crate) fn add(&mut self, time: u64, allowed: bool) {
+        if self.rows.is_empty() {
+            self.first = time / self.width;
+        }
+        while time / self.width - self.first >= ROWS as u64 {
+            self.coarsen();
+        }
+        let row = (time / self.width - self.first) as usize;
+        if row >= self.rows.len() {
+            self.rows.resize(row + 1, Tally::default());
+        }
+        self.rows[row].count(allowed);
+    }
+
+    fn coarsen(&mut self) {
+        let width = WIDTHS.into_iter().find(|&width| width > self.width).unwrap_or(self.width * 2);
+        let factor = width / self.width;
+        let first = self.first / factor;
+        let mut rows = Vec::with_capacity(ROWS);
+        for (row, &tally) in (self.first..).zip(&self.rows) {
+            let place = (row / factor - first) as usize;
+            rows.resize(place + 1, Tally::default());
+            rows[place] = rows[place] + tally;
+        }
+        *self = Self { width, first, rows };
+    }
+
+    /// How many seconds a row stands for.
+    pub(crate) fn width(&self) -> u64 {
+        self.width
+    }
+
+    /// The rows, each with the time that it starts at, in seconds since the Unix epoch.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, Tally)> {
+        (self.first..).map(|row| row * self.width).zip(self.rows.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A timeline of `times`, where every third request is denied.
+    fn timeline(times: &[u64]) -> Timeline {
+        let mut timeline = Timeline::default();
+        for (index, &time) in times.iter().enumerate() {
+            timeline.add(time, index % 3 != 0);
+        }
+        timeline
+    }
+
+    #[test]
+    fn every_width_divides_the_next() {
+        assert!(WIDTHS.windows(2).all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0));
+    }
+
+    #[test]
+    fn the_rows_are_few_and_hold_each_decision_at_its_time() {
+        for step in [0, 1, 7, 61, 3_599, 100_003, 400_000_000] {
+            let times: Vec<u64> = (0..40).map(|index| 1_431_857_103 + index * step).collect();
+            let timeline = timeline(&times);
+            let rows: Vec<_> = timeline.rows().collect();
+            assert!(rows.len() <= ROWS, "{} rows", rows.len());
+            for &(start, tally) in &rows {
+                assert_eq!(start % timeline.width(), 0);
+                let within = |(_, time): &(usize, &u64)| (start..start + timeline.width()).contains(*time);
+                let expected =
+                    times.iter().enumerate().filter(within).fold(Tally::default(), |mut sum, (index, _)| {
+                        sum.count(index % 3 != 0);
+                        sum
+                    });
+                assert_eq!(tally, expected, "step {step}, row at {start}");
+            }
+            assert_eq!(rows.iter().map(|(_, tally)| tally.sum()).sum::<u64>(), 40);
+        }
+    }
+
+    #[test]
+    fn one_request_in_the_far_future_does_not_need_more_rows() {
+        let timeline = timeline(&[0, 1, 2, 18_446_744_073]);
+        assert!(timeline.rows().count() <= ROWS);
+        assert_eq!(timeline.rows().next(), Some((0, Tally { allowed: 2, denied: 1 })));
+    }
+}

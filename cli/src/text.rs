@@ -1,0 +1,66 @@
+//! Numbers as people read them.
+
+use core::time::Duration;
+
+/// `n` with a comma after every three digits.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.char_indices() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How many of something there were in each second.
+#[expect(clippy::cast_precision_loss, reason = "a measured speed has few digits that mean anything")]
+pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64()
+}
+
+/// A speed with three digits that mean something: `12.3 M`, `456 k`, `78`.
+pub(crate) fn speed(per_second: f64) -> String {
+    let (value, unit) = match per_second {
+        v if v >= 1e9 => (v / 1e9, " G"),
+        v if v >= 1e6 => (v / 1e6, " M"),
+        v if v >= 1e3 => (v / 1e3, " k"),
+        v => (v, ""),
+    };
+    let decimals = match value {
+        v if v >= 100.0 || unit.is_empty() => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+/// `part` of `whole` in percent; nothing of nothing is 0.
+#[expect(clippy::cast_precision_loss, reason = "a share is shown with one decimal")]
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!(["0", "999", "1,000", "12,345,678"], [0, 999, 1_000, 12_345_678].map(grouped).as_slice());
+    }
+
+    #[test]
+    fn speeds_show_three_digits() {
+        let speeds = [0.0, 78.4, 456_000.0, 1_230_000.0, 12_340_000.0].map(speed);
+        assert_eq!(speeds, ["0", "78", "456 k", "1.23 M", "12.3 M"]);
+    }
+
+    #[test]
+    fn no_time_and_no_requests_are_no_division_by_zero() {
+        assert!(per_second(5, Duration::ZERO).is_finite());
+        assert!(percent(0, 0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,204 @@
+//! Every algorithm decides as a straightforward computation of its definition does, on a generated log of several thousand lines.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A request, as the computation sees it; the log is written from it.
+struct Request {
+    address: String,
+    /// Seconds since 2024-03-01 00:00:00 UTC.
+    second: u64,
+    /// `None` is written as `-`.
+    size: Option<u64>,
+}
+
+/// 2024-03-01 00:00:00 UTC, since the Unix epoch.
+const START: u64 = 1_709_251_200;
+const LINES: usize = 4_000;
+
+/// Requests of 23 addresses, some much busier than others, in bursts and lulls, some lines older than those before them.
+fn requests() -> Vec<Request> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut time = 100_000;
+    (0..LINES)
+        .map(|_| {
+            time += match random(100) {
+                0..70 => 0,
+                70..95 => random(4),
+                95..99 => random(60),
+                _ => random(2_000),
+            };
+            let late = if random(10) == 0 { random(90) } else { 0 };
+            let (some, other) = (random(23), random(23));
+            let address = match some.min(other) {
+                few @ 0..3 => format!("2001:db8::{few}"),
+                many => format!("192.0.2.{many}"),
+            };
+            let size = match random(12) {
+                0 => None,
+                1 => Some(0),
+                _ => Some(random(20_000)),
+            };
+            Request { address, second: time - late, size }
+        })
+        .collect()
+}
+
+/// The log, in local times of three zones, partly in the common and partly in the combined format.
+fn log(requests: &[Request]) -> Vec<u8> {
+    let mut log = String::new();
+    for (index, Request { address, second, size }) in requests.iter().enumerate() {
+        let (zone, ahead) = [("+0000", 0), ("+0200", 7_200), ("-0530", -19_800)][index % 3];
+        let local = second.checked_add_signed(ahead).unwrap();
+        let (day, hour, minute) = (local / 86_400 + 1, local / 3_600 % 24, local / 60 % 60);
+        assert!(day <= 31, "the log stays in one month");
+        let second = local % 60;
+        let size = size.map_or("-".into(), |size| size.to_string());
+        let more = if index % 2 == 0 { " \"http://example.org/\" \"Agent/1.0 (x; y)\"" } else { "" };
+        let line = format!(
+            "{address} - - [{day:02}/Mar/2024:{hour:02}:{minute:02}:{second:02} {zone}] \"GET /{index} HTTP/1.1\" 200 {size}{more}\n"
+        );
+        log.push_str(&line);
+    }
+    log.into_bytes()
+}
+
+/// Decides about `cost` permits for a key at a time, in milliseconds since the Unix epoch that never go back.
+type Decide = Box<dyn FnMut(&str, u64, u64) -> bool>;
+
+/// What the replay of `requests` must count: requests, allowed, denied, malformed, keys.
+fn expected(requests: &[Request], by_address: bool, by_bytes: bool, mut decide: Decide) -> [u64; 5] {
+    let (mut newest, mut allowed, mut keys) = (0, 0, BTreeSet::new());
+    for request in requests {
+        newest = newest.max(START + request.second);
+        let key = if by_address { &*request.address } else { "" };
+        keys.insert(key);
+        let cost = if by_bytes { request.size.unwrap_or(0) } else { 1 };
+        if cost == 0 || decide(key, newest * 1_000, cost) {
+            allowed += 1;
+        }
+    }
+    let requests = requests.len() as u64;
+    [requests, allowed, requests - allowed, 0, keys.len() as u64]
+}
+
+/// Replays with every combination of key and cost, and compares.
+fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide) {
+    let requests = requests();
+    let log = log(&requests);
+    let (mut allowed, mut denied) = (0, 0);
+    for key in ["ip", "global"] {
+        for cost in ["one", "bytes"] {
+            let args =
+                [&["--algorithm", algorithm, "--limit", limit, "--key", key, "--cost", cost], more].concat();
+            let expected = expected(&requests, key == "ip", cost == "bytes", new());
+            assert_eq!(common::counts(&log, &args), expected, "{args:?}");
+            allowed += expected[1];
+            denied += expected[2];
+        }
+    }
+    assert!(
+        allowed > 1_000 && denied > 1_000,
+        "{limit} {more:?} hardly tells: {allowed} allowed, {denied} denied"
+    );
+}
+
+/// The limits to try: permits, and the period in milliseconds. For single requests, for bytes, and such that both matter.
+const LIMITS: [(&str, u64, u64); 6] = [
+    ("3/10s", 3, 10_000),
+    ("1/s", 1, 1_000),
+    ("7/1m", 7, 60_000),
+    ("50000/m", 50_000, 60_000),
+    ("999991/h", 999_991, 3_600_000),
+    ("5/1500ms", 5, 1_500),
+];
+
+#[test]
+fn a_token_bucket_decides_as_one_in_rational_arithmetic() {
+    for (limit, permits, period) in LIMITS {
+        for burst in [permits, permits * 2 + 1, 30_000] {
+            let text = burst.to_string();
+            compare("token-bucket", limit, &["--burst", &text], move || {
+                // A permit is `period` units; each millisecond brings `permits` of them.
+                let full = u128::from(burst * period);
+                let mut buckets: BTreeMap<String, (u128, u64)> = BTreeMap::new();
+                Box::new(move |key, now, cost| {
+                    let (level, since) = buckets.entry(key.into()).or_insert((full, now));
+                    *level = full.min(*level + u128::from(permits) * u128::from(now - *since));
+                    *since = now;
+                    let price = u128::from(cost * period);
+                    let enough = *level >= price;
+                    *level -= if enough { price } else { 0 };
+                    enough
+                })
+            });
+        }
+    }
+}
+
+#[test]
+fn without_a_burst_a_token_bucket_holds_the_limit() {
+    let log = log(&requests());
+    assert_eq!(
+        common::counts(&log, &["--limit", "7/m"]),
+        common::counts(&log, &["--limit", "7/m", "--burst", "7"])
+    );
+}
+
+/// Every admission of every key: when, and how many permits.
+type Admissions = BTreeMap<String, Vec<(u64, u64)>>;
+
+/// Admits if, with the permits of those admissions that `counts(then, now)` holds for, the limit is kept.
+fn windowed(limit: u64, counts: impl Fn(u64, u64) -> bool + 'static) -> Decide {
+    let mut admissions = Admissions::new();
+    Box::new(move |key, now, cost| {
+        let admitted = admissions.entry(key.into()).or_default();
+        let taken: u64 =
+            admitted.iter().filter(|&&(then, _)| counts(then, now)).map(|&(_, permits)| permits).sum();
+        let enough = taken + cost <= limit;
+        if enough {
+            admitted.push((now, cost));
+        }
+        enough
+    })
+}
+
+#[test]
+fn a_fixed_window_counts_what_was_admitted_in_the_same_window_since_the_epoch() {
+    for (limit, permits, period) in LIMITS {
+        compare("fixed-window", limit, &[], move || {
+            windowed(permits, move |then, now| then / period == now / period)
+        });
+    }
+}
+
+#[test]
+fn a_sliding_window_counts_what_was_admitted_in_its_segments_since_the_epoch() {
+    for (limit, permits, period) in LIMITS {
+        for segments in [1, 7, 8, 9, 100] {
+            let text = segments.to_string();
+            compare("sliding-window", limit, &["--segments", &text], move || {
+                windowed(permits, move |then, now| {
+                    now * segments / period - then * segments / period < segments
+                })
+            });
+        }
+    }
+}
+
+#[test]
+fn without_segments_a_sliding_window_has_eight() {
+    let log = log(&requests());
+    let args = ["--limit", "7/m", "--algorithm", "sliding-window"];
+    let eight = [&args[..], &["--segments", "8"]].concat();
+    let nine = [&args[..], &["--segments", "9"]].concat();
+    assert_eq!(common::counts(&log, &args), common::counts(&log, &eight));
+    assert_ne!(common::counts(&log, &args), common::counts(&log, &nine));
+}

@@ -1,0 +1,153 @@
+//! No path of the crate allocates: a counting allocator watches each of them.
+
+use core::cell::Cell;
+use core::time::Duration;
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
+use portcullis_core::{
+    ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter, LimiterExt, ManualClock,
+    Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The allocations that this thread makes in `f`.
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    f();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// Every question that the trait allows, of grants, probes and denials of each kind.
+fn ask_everything(limiter: &dyn Limiter) {
+    for millis in [0, 1, 500, 1_000, 1_001, 60_000, 59_000, 3_600_000, u64::MAX] {
+        let now = at(millis);
+        for n in [0, 1, 2, 3, 3, 3, u32::MAX] {
+            match limiter.try_acquire_at(now, n) {
+                Ok(lease) => {
+                    assert_eq!(lease.permits(), n);
+                    let _ = RETRY_AFTER.of_granted(limiter, now);
+                    let _ = metadata::names(limiter, now, None).count();
+                }
+                Err(denied) => {
+                    let _ = denied.retry(limiter).wait_from(now);
+                    let _ = (denied.reason(), denied.permits());
+                    let _ = RETRY_AFTER.of_denied(limiter, now, denied);
+                    let _ = REASON_PHRASE.of_denied(limiter, now, denied);
+                    let _ = USED_SHARE.of_denied(limiter, now, denied);
+                    let _ = metadata::names(limiter, now, Some(denied)).count();
+                }
+            }
+            let _ = (limiter.available_at(now), limiter.capacity(), limiter.idle_at(now));
+        }
+    }
+}
+
+fn limiters<W: Word>() {
+    let second = Duration::from_secs(1);
+    let rate = Rate::per_second(2);
+    ask_everything(&TokenBucket::builder(rate, 3).build_on::<W>().unwrap());
+    ask_everything(&TokenBucket::builder(rate, 3).stepwise().initial(0).build_on::<W>().unwrap());
+    ask_everything(&TokenBucket::builder(Rate::ZERO, 3).build_on::<W>().unwrap());
+    ask_everything(&TokenBucket::builder(Rate::UNLIMITED, 3).build_on::<W>().unwrap());
+    ask_everything(&FixedWindow::builder(3, second).build_on::<W>().unwrap());
+    ask_everything(&FixedWindow::builder(3, second).started_by_first_request().build_on::<W>().unwrap());
+    ask_everything(&SlidingWindow::<8>::builder(3, second, 8).build_on::<W>().unwrap());
+    ask_everything(&SlidingWindow::<8>::builder(3, second, 7).strict().build_on::<W>().unwrap());
+    ask_everything(&Concurrency::<W>::try_new(3).unwrap());
+}
+
+#[test]
+fn a_boxed_value_is_counted() {
+    assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn no_limiter_allocates() {
+    assert_eq!(allocations(limiters::<u64>), 0, "64 bits");
+    assert_eq!(allocations(limiters::<u32>), 0, "32 bits");
+    assert_eq!(allocations(|| ask_everything(&Unlimited)), 0);
+    let refused = || assert!(TokenBucket::builder(Rate::per_second(1), u64::MAX).build().is_err());
+    assert_eq!(allocations(refused), 0, "a refusal");
+}
+
+#[test]
+fn no_lease_allocates() {
+    let count = allocations(|| {
+        let limit = Concurrency::new(9);
+        let mut lease = limit.try_acquire(9).unwrap();
+        assert!(limit.try_acquire(1).is_err());
+        lease.release(2).unwrap();
+        assert!(lease.release(8).is_err());
+        let split = lease.split(3).unwrap();
+        assert!(lease.split(8).is_err());
+        lease.merge(split).unwrap();
+        let other = Concurrency::new(1);
+        assert!(lease.merge(other.try_acquire(1).unwrap()).is_err());
+        limit.set_limit(3).unwrap();
+        assert!(limit.set_limit(u32::MAX).is_err());
+        limit.release(lease.forget());
+        assert_eq!(limit.in_use(), 0);
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn no_lease_pool_allocates() {
+    let count = allocations(|| {
+        let pool: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(5));
+        let first = pool.claim_at(at(0), 2, Some(at(10))).unwrap();
+        assert!(matches!(pool.claim_at(at(0), 4, None), Err(ClaimError::Denied(_))));
+        let _probe = pool.claim_at(at(0), 0, None).unwrap();
+        let _rest = [pool.claim_at(at(0), 1, None).unwrap(), pool.claim_at(at(0), 1, None).unwrap()];
+        assert_eq!(pool.claim_at(at(0), 1, None), Err(ClaimError::PoolFull { slots: 4 }));
+        assert_eq!((pool.leases(), pool.sweep(at(9)), pool.sweep(at(10))), (4, 0, 2));
+        assert_eq!(pool.release(first), Err(StaleId));
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn no_wrapper_allocates() {
+    let count = allocations(|| {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(Rate::per_second(1), 1);
+        let limit = Clocked::new(Counted::new(bucket), &clock);
+        assert!(limit.try_acquire(1).is_ok());
+        assert!(limit.try_acquire(1).is_err());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(limit.available(), 1);
+        assert!(limit.idle().is_idle());
+        clock.set(at(0));
+        ask_everything(limit.limiter());
+        assert!(limit.limiter().counts().granted > 0);
+        ask_everything(&&Counted::new(Concurrency::new(3)));
+    });
+    assert_eq!(count, 0);
+}

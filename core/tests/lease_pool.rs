@@ -1,0 +1,254 @@
+//! A pool's id names one lease until that lease ends, and nothing afterwards.
+
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
+use std::panic::catch_unwind;
+
+use portcullis_core::{
+    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Retry, StaleId, Timestamp,
+    TokenBucket, Unlimited,
+};
+
+const NOW: Timestamp = Timestamp::ZERO;
+
+const fn secs(n: u64) -> Timestamp {
+    Timestamp::from_secs(n)
+}
+
+#[test]
+fn an_id_gives_back_the_permits_of_its_lease_once() {
+    let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
+    let (two, three) = (pool.claim_at(NOW, 2, None).unwrap(), pool.claim_at(NOW, 3, None).unwrap());
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (2, 5));
+    assert_eq!(pool.release(two), Ok(2));
+    assert_eq!(pool.release(two), Err(StaleId));
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 3));
+    assert_eq!(pool.release(three), Ok(3));
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (0, 0));
+}
+
+#[test]
+fn an_id_is_stale_after_its_slot_was_used_again() {
+    let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
+    let mut old = HashSet::new();
+    for _ in 0..1_000 {
+        let id = pool.claim_at(NOW, 1, None).unwrap();
+        for &stale in &old {
+            assert_eq!(pool.release(stale), Err(StaleId));
+        }
+        assert_eq!(pool.limiter().in_use(), 1);
+        assert_eq!(pool.release(id), Ok(1));
+        assert!(old.insert(id), "each id is another");
+    }
+}
+
+#[test]
+fn a_full_pool_says_so_and_takes_no_permits() {
+    let pool: LeasePool<_, 3> = LeasePool::new(Concurrency::new(9));
+    let ids: Vec<_> = (0..3).map(|_| pool.claim_at(NOW, 1, None).unwrap()).collect();
+    assert_eq!(pool.claim_at(NOW, 1, None), Err(ClaimError::PoolFull { slots: 3 }));
+    assert_eq!(pool.claim_at(NOW, 0, None), Err(ClaimError::PoolFull { slots: 3 }));
+    assert_eq!(pool.limiter().in_use(), 3);
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 3);
+}
+
+#[test]
+fn a_denied_claim_says_why_and_uses_no_slot() {
+    let pool: LeasePool<_, 2> = LeasePool::new(Concurrency::new(2));
+    let held = pool.claim_at(NOW, 2, None).unwrap();
+    for _ in 0..10 {
+        let denied = pool.claim_at(NOW, 1, None);
+        assert_eq!(denied, Err(ClaimError::Denied(Denied::Exhausted { now: NOW, permits: 1 })));
+        let never = pool.claim_at(NOW, 3, None);
+        assert_eq!(never, Err(ClaimError::Denied(Denied::ExceedsCapacity { permits: 3, capacity: 2 })));
+    }
+    assert_eq!(pool.leases(), 1);
+    assert_eq!(pool.release(held), Ok(2));
+}
+
+/// Wherever it is, and whichever slot was used last.
+#[test]
+fn a_claim_finds_the_only_free_slot() {
+    const N: usize = 7;
+    let pool: LeasePool<_, N> = LeasePool::new(Unlimited);
+    let mut ids: Vec<_> = (0..N).map(|_| pool.claim_at(NOW, 1, None).unwrap()).collect();
+    for first in 0..N {
+        for second in 0..N {
+            // The slot that was freed last is taken at once, so that the pool's idea of a free one is wrong from here on.
+            pool.release(ids[first]).unwrap();
+            ids[first] = pool.claim_at(NOW, 1, None).unwrap();
+            pool.release(ids[second]).unwrap();
+            ids[second] = pool.claim_at(NOW, 1, None).unwrap();
+            assert!(pool.claim_at(NOW, 1, None).is_err());
+            // Two are free, and the one that was freed first is found second.
+            pool.release(ids[first]).unwrap();
+            let freed = if first == second { 1 } else { pool.release(ids[second]).map(|_| 2).unwrap() };
+            assert_eq!(pool.leases(), N - freed);
+            ids[second] = pool.claim_at(NOW, 1, None).unwrap();
+            if freed == 2 {
+                ids[first] = pool.claim_at(NOW, 1, None).unwrap();
+            }
+        }
+    }
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), N);
+}
+
+#[test]
+fn a_sweep_takes_back_what_is_past_its_deadline_and_nothing_else() {
+    let pool: LeasePool<_, 8> = LeasePool::new(Concurrency::new(100));
+    let early = pool.claim_at(NOW, 1, Some(secs(10))).unwrap();
+    let late = pool.claim_at(NOW, 20, Some(secs(20))).unwrap();
+    let forever = pool.claim_at(NOW, 30, None).unwrap();
+    assert_eq!(pool.sweep(Timestamp::from_nanos(10_000_000_000 - 1)), 0);
+    assert_eq!(pool.sweep(secs(10)), 1, "at its deadline");
+    assert_eq!(pool.sweep(secs(10)), 0);
+    assert_eq!(pool.release(early), Err(StaleId), "its holder is late");
+    assert_eq!(pool.limiter().in_use(), 50);
+    assert_eq!(pool.release(late), Ok(20), "in time");
+    assert_eq!(pool.sweep(Timestamp::MAX), 0, "one without a deadline stays");
+    assert_eq!(pool.release(forever), Ok(30));
+}
+
+/// Also beyond 32 bits, in which the deadline is kept.
+#[test]
+fn deadlines_reach_as_far_as_time_does() {
+    let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
+    for deadline in [0, 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, (1 << 63) + 7, u64::MAX] {
+        let id = pool.claim_at(NOW, 1, Some(Timestamp::from_nanos(deadline))).unwrap();
+        if let Some(before) = deadline.checked_sub(1) {
+            assert_eq!(pool.sweep(Timestamp::from_nanos(before)), 0, "{deadline}");
+        }
+        assert_eq!(pool.sweep(Timestamp::from_nanos(deadline)), 1, "{deadline}");
+        assert_eq!(pool.release(id), Err(StaleId));
+    }
+}
+
+#[test]
+fn a_late_holder_does_not_release_the_lease_of_the_next_one() {
+    let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
+    let lost = pool.claim_at(NOW, 1, Some(secs(1))).unwrap();
+    assert_eq!(pool.sweep(secs(1)), 1);
+    let next = pool.claim_at(secs(1), 1, Some(secs(2))).unwrap();
+    assert_eq!(pool.release(lost), Err(StaleId));
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 1));
+    assert_eq!(pool.release(next), Ok(1));
+}
+
+#[test]
+fn an_id_of_another_pool_or_none_at_all_changes_nothing() {
+    let pool: LeasePool<_, 2> = LeasePool::new(Concurrency::new(2));
+    let larger: LeasePool<_, 64> = LeasePool::new(Concurrency::new(64));
+    let _mine = pool.claim_at(NOW, 1, None).unwrap();
+    // Beyond the slots of the pool, or of a generation that it has not reached.
+    let others: Vec<_> = (0..64).map(|_| larger.claim_at(NOW, 1, None).unwrap()).collect();
+    for &id in &others[2..] {
+        assert_eq!(pool.release(id), Err(StaleId));
+    }
+    for bits in [u64::MAX, 1 << 63, 2, 1, 1 << 32, 2 << 32, 3 << 32, 4 << 32, (4 << 32) | 1, 0xffff_ffff] {
+        assert_eq!(pool.release(LeaseId::from_bits(bits)), Err(StaleId), "{bits:#x}");
+    }
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 1));
+}
+
+#[test]
+fn an_id_survives_the_way_through_a_number() {
+    let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
+    for _ in 0..100 {
+        let id = pool.claim_at(NOW, 1, None).unwrap();
+        let back = LeaseId::from_bits(id.to_bits());
+        assert_eq!(back, id);
+        assert_eq!(pool.release(back), Ok(1));
+    }
+}
+
+#[test]
+fn a_probe_holds_a_slot_and_no_permits() {
+    let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
+    let id = pool.claim_at(NOW, 0, Some(secs(1))).unwrap();
+    assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 0));
+    assert_eq!(pool.sweep(secs(1)), 0, "no permits come back, but the slot does");
+    assert_eq!((pool.leases(), pool.release(id)), (0, Err(StaleId)));
+}
+
+#[test]
+fn a_pool_over_a_token_bucket_frees_slots_and_no_tokens() {
+    let pool: LeasePool<_, 2> = LeasePool::new(TokenBucket::new(Rate::per_second(1), 2));
+    let id = pool.claim_at(NOW, 2, None).unwrap();
+    assert_eq!(pool.release(id), Ok(2));
+    assert!(matches!(pool.claim_at(NOW, 1, None), Err(ClaimError::Denied(Denied::Exhausted { .. }))));
+    assert!(pool.claim_at(secs(1), 1, None).is_ok());
+}
+
+#[test]
+fn pools_may_share_a_limiter() {
+    let limit = Concurrency::new(3);
+    let (a, b): (LeasePool<_, 4>, LeasePool<&dyn Limiter, 4>) =
+        (LeasePool::new(&limit), LeasePool::new(&limit));
+    let held = limit.try_acquire(1).unwrap();
+    let (one, two) = (a.claim_at(NOW, 1, None).unwrap(), b.claim_at(NOW, 1, None).unwrap());
+    assert!(a.claim_at(NOW, 1, None).is_err() && b.claim_at(NOW, 1, None).is_err());
+    assert_eq!((a.release(one), b.release(two)), (Ok(1), Ok(1)));
+    drop(held);
+    assert_eq!(limit.available(), 3);
+}
+
+/// Panics when it is told to: a limiter of a user's own.
+struct Faulty {
+    limit: Concurrency,
+    panics: AtomicBool,
+}
+
+impl Faulty {
+    fn new(limit: u32) -> Self {
+        Self { limit: Concurrency::new(limit), panics: AtomicBool::new(false) }
+    }
+
+    fn check(&self) {
+        assert!(!self.panics.load(Ordering::Relaxed), "the limiter fails");
+    }
+}
+
+impl Limiter for Faulty {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.check();
+        self.limit.take_at(now, n)
+    }
+    fn release(&self, n: u32) {
+        self.limit.release(n);
+        self.check();
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limit.available_at(now)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limit.retry(denied)
+    }
+}
+
+#[test]
+fn a_limiter_that_panics_while_it_takes_leaves_the_pool_usable() {
+    let pool: LeasePool<_, 2> = LeasePool::new(Faulty::new(2));
+    let held = pool.claim_at(NOW, 1, None).unwrap();
+    pool.limiter().panics.store(true, Ordering::Relaxed);
+    for _ in 0..10 {
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.claim_at(NOW, 1, None))).is_err());
+        assert_eq!(pool.leases(), 1);
+    }
+    pool.limiter().panics.store(false, Ordering::Relaxed);
+    let next = pool.claim_at(NOW, 1, None).unwrap();
+    assert_eq!((pool.release(held), pool.release(next)), (Ok(1), Ok(1)));
+    assert_eq!(pool.limiter().limit.in_use(), 0);
+}
+
+#[test]
+fn a_limiter_that_panics_while_it_releases_does_not_release_twice() {
+    let pool: LeasePool<_, 1> = LeasePool::new(Faulty::new(2));
+    let id = pool.claim_at(NOW, 2, None).unwrap();
+    pool.limiter().panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.release(id))).is_err());
+    assert_eq!(pool.release(id), Err(StaleId));
+    pool.limiter().panics.store(false, Ordering::Relaxed);
+    assert_eq!((pool.limiter().limit.in_use(), pool.leases()), (0, 0));
+    assert!(pool.claim_at(NOW, 2, None).is_ok());
+}

@@ -1,0 +1,263 @@
+//! Metadata is typed, found by name, made only when it is asked for, and passes through wrappers and compositions.
+
+use core::cell::Cell;
+use core::time::Duration;
+
+use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
+use portcullis_core::{
+    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited,
+};
+
+const NOW: Timestamp = Timestamp::from_secs(100);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A name of a user's own.
+const TENANT: Name<&'static str> = Name::new("com.example.TENANT");
+/// Another type under the same text.
+const TENANT_NUMBER: Name<u32> = Name::new("com.example.TENANT");
+
+/// Adds its tenant's name to whatever its limiter knows.
+struct Tenant<L> {
+    name: &'static str,
+    limiter: L,
+    asked: Cell<u32>,
+}
+
+impl<L> Tenant<L> {
+    fn new(name: &'static str, limiter: L) -> Self {
+        Self { name, limiter, asked: Cell::new(0) }
+    }
+}
+
+impl<L: Limiter> Limiter for Tenant<L> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.take_at(now, n)
+    }
+    fn release(&self, n: u32) {
+        self.limiter.release(n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limiter.available_at(now)
+    }
+    fn capacity(&self) -> u64 {
+        self.limiter.capacity()
+    }
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.limiter.idle_at(now)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        offers.offer(TENANT, || {
+            self.asked.set(self.asked.get() + 1);
+            self.name
+        });
+        self.limiter.metadata(now, denied, offers);
+    }
+}
+
+/// A request must pass both: a composition by hand.
+struct Both<A, B>(A, B);
+
+impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.0.take_at(now, n)?;
+        self.1.take_at(now, n).inspect_err(|_| self.0.release(n))
+    }
+    fn release(&self, n: u32) {
+        self.1.release(n);
+        self.0.release(n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now).min(self.1.available_at(now))
+    }
+    fn capacity(&self) -> u64 {
+        self.0.capacity().min(self.1.capacity())
+    }
+    /// Whichever is ready later.
+    fn retry(&self, denied: Denied) -> Retry {
+        match (self.0.retry(denied), self.1.retry(denied)) {
+            (Retry::At(a), Retry::At(b)) => Retry::At(a.max(b)),
+            (Retry::At(_), other) | (other, _) => other,
+        }
+    }
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if let Some(denied) = denied {
+            offers.offer(RETRY_AFTER, || self.retry(denied));
+        }
+        self.0.metadata(now, denied, offers);
+        self.1.metadata(now, denied, offers);
+    }
+}
+
+#[test]
+fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_grant() {
+    let permits = Concurrency::new(4);
+    let (bucket, window) = (TokenBucket::new(Rate::per_second(2), 4), FixedWindow::new(4, SECOND));
+    let segments = SlidingWindow::<4>::new(4, SECOND, 4);
+    let half = Timestamp::from_millis(100_500);
+    let cases: [(&dyn Limiter, Retry); 4] = [
+        (&permits, Retry::OnRelease),
+        (&bucket, Retry::At(half)),
+        (&window, Retry::At(Timestamp::from_secs(101))),
+        (&segments, Retry::At(Timestamp::from_secs(101))),
+    ];
+    for (limiter, retry) in cases {
+        let _lease = limiter.try_acquire_at(NOW, 3).unwrap();
+        assert_eq!(USED_SHARE.of_granted(limiter, NOW), Some(Used { permits: 3, capacity: 4 }));
+        assert_eq!(RETRY_AFTER.of_granted(limiter, NOW), None);
+        assert_eq!(REASON_PHRASE.of_granted(limiter, NOW), None);
+        assert!(metadata::names(limiter, NOW, None).eq(["USED_SHARE"]));
+
+        let denied = limiter.try_acquire_at(NOW, 2).unwrap_err();
+        assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, denied), Some(retry));
+        assert_eq!(REASON_PHRASE.of_denied(limiter, NOW, denied), Some("permits exhausted"));
+        assert_eq!(USED_SHARE.of_denied(limiter, NOW, denied), Some(Used { permits: 3, capacity: 4 }));
+        let names = ["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"];
+        assert!(metadata::names(limiter, NOW, Some(denied)).eq(names));
+
+        let never = limiter.try_acquire_at(NOW, 5).unwrap_err();
+        assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, never), Some(Retry::Never));
+        assert_ne!(
+            REASON_PHRASE.of_denied(limiter, NOW, never),
+            REASON_PHRASE.of_denied(limiter, NOW, denied)
+        );
+    }
+}
+
+#[test]
+fn without_a_limit_nothing_is_used() {
+    assert_eq!(USED_SHARE.of_granted(&Unlimited, NOW), Some(Used { permits: 0, capacity: u64::MAX }));
+}
+
+#[test]
+fn a_name_of_ones_own_passes_through_a_wrapper() {
+    let limiter = Counted::new(Tenant::new("alice", Concurrency::new(1)));
+    assert_eq!(TENANT.of_granted(&limiter, NOW), Some("alice"));
+    let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
+    let denied = limiter.try_acquire_at(NOW, 1).unwrap_err();
+    assert_eq!(TENANT.of_denied(&limiter, NOW, denied), Some("alice"));
+    assert_eq!(RETRY_AFTER.of_denied(&limiter, NOW, denied), Some(Retry::OnRelease), "the inner limiter's");
+    let names = ["com.example.TENANT", "RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"];
+    assert!(metadata::names(&limiter, NOW, Some(denied)).eq(names));
+    assert_eq!(TENANT.of_granted(&Concurrency::new(1), NOW), None, "not offered");
+}
+
+#[test]
+fn a_name_is_its_text_and_its_type() {
+    let limiter = Tenant::new("alice", Unlimited);
+    assert_eq!(TENANT_NUMBER.of_granted(&limiter, NOW), None, "a wrong type under the same text");
+    let same: Name<&'static str> = Name::new("com.example.TENANT");
+    assert_eq!(same.of_granted(&limiter, NOW), Some("alice"), "made elsewhere");
+    assert_eq!(limiter.asked.get(), 1);
+}
+
+#[test]
+fn values_are_made_only_for_who_wants_them() {
+    let limiter = Tenant::new("alice", Unlimited);
+    let _ = USED_SHARE.of_granted(&limiter, NOW);
+    assert_eq!(metadata::names(&limiter, NOW, None).count(), 2);
+    assert_eq!(limiter.asked.get(), 0);
+    let _ = TENANT.of_granted(&limiter, NOW);
+    assert_eq!(limiter.asked.get(), 1);
+}
+
+#[test]
+fn the_first_offer_of_a_name_wins_and_the_second_is_not_made() {
+    let limiter = Tenant::new("outer", Tenant::new("inner", Unlimited));
+    assert_eq!(TENANT.of_granted(&limiter, NOW), Some("outer"));
+    assert_eq!(limiter.limiter.asked.get(), 0);
+    assert!(metadata::names(&limiter, NOW, None).eq(["com.example.TENANT", "USED_SHARE"]), "each name once");
+}
+
+#[test]
+fn a_composition_by_hand_unites_the_metadata_of_both() {
+    const REGION: Name<u32> = Name::new("com.example.REGION");
+    struct Region(Unlimited);
+    impl Limiter for Region {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+            self.0.take_at(now, n)
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            self.0.retry(denied)
+        }
+        fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+            offers.offer(REGION, || 7);
+            offers.offer(TENANT, || "nobody");
+            self.0.metadata(now, denied, offers);
+        }
+    }
+    let limiter = Both(Tenant::new("alice", Concurrency::new(3)), Region(Unlimited));
+    assert_eq!(TENANT.of_granted(&limiter, NOW), Some("alice"), "the first wins");
+    assert_eq!(REGION.of_granted(&limiter, NOW), Some(7), "the second is heard");
+    assert!(metadata::names(&limiter, NOW, None).eq([
+        "com.example.TENANT",
+        "USED_SHARE",
+        "com.example.REGION"
+    ]));
+}
+
+/// Whichever of them denied, the retry is that of the composition.
+#[test]
+fn a_composition_says_when_both_are_ready() {
+    let limiter =
+        Both(TokenBucket::new(Rate::per_second(1), 2), FixedWindow::new(1, Duration::from_secs(10)));
+    let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
+    let denied = limiter.try_acquire_at(NOW, 1).unwrap_err();
+    assert_eq!(RETRY_AFTER.of_denied(&limiter, NOW, denied), Some(Retry::At(Timestamp::from_secs(110))));
+    let object: &dyn Limiter = &limiter;
+    assert_eq!(RETRY_AFTER.of_denied(object, NOW, denied), Some(Retry::At(Timestamp::from_secs(110))));
+    assert!(metadata::names(object, NOW, Some(denied)).eq(["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"]));
+}
+
+/// Through references, boxes and objects alike.
+#[test]
+fn handles_offer_what_their_limiter_offers() {
+    let limiter = Tenant::new("alice", Unlimited);
+    assert_eq!(TENANT.of_granted(&&limiter, NOW), Some("alice"));
+    let object: &dyn Limiter = &limiter;
+    assert_eq!(TENANT.of_granted(&object, NOW), Some("alice"));
+    let wrapped = Tenant::new("bob", object);
+    assert_eq!(TENANT.of_granted(&wrapped, NOW), Some("bob"));
+}
+
+#[test]
+fn any_number_of_names_is_listed() {
+    struct Many;
+    impl Limiter for Many {
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
+            Ok(())
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            1
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::Never
+        }
+        fn metadata(&self, _: Timestamp, _: Option<Denied>, offers: &mut Metadata<'_>) {
+            for text in ["a", "b", "a", "c", "b", "d"] {
+                offers.offer(Name::<u8>::new(text), || 0);
+            }
+        }
+    }
+    struct Silent;
+    impl Limiter for Silent {
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
+            Ok(())
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            1
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::Never
+        }
+        fn metadata(&self, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) {}
+    }
+    assert!(metadata::names(&Many, NOW, None).eq(["a", "b", "c", "d"]));
+    assert_eq!(metadata::names(&Silent, NOW, None).next(), None);
+}

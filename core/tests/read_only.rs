@@ -1,0 +1,170 @@
+//! A denial writes nothing: limiters on pages that are made read-only deny a million requests, and answer all questions, without a
+//! fault; a grant faults.
+#![cfg(unix)]
+
+use core::fmt::Debug;
+use core::hint::black_box;
+use core::mem::size_of;
+use core::ptr;
+use core::time::Duration;
+
+use portcullis_core::{
+    ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, StaleId, Timestamp,
+    TokenBucket, metadata,
+};
+
+/// A value on pages of its own, which can be read and not written.
+struct ReadOnly<T> {
+    page: *mut T,
+}
+
+impl<T> ReadOnly<T> {
+    fn new(value: T) -> Self {
+        // SAFETY: a fresh private mapping, written once as a `T` (pages are aligned to more than any `T` here) before it is protected.
+        unsafe {
+            let page = libc::mmap(
+                ptr::null_mut(),
+                size_of::<T>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(page, libc::MAP_FAILED);
+            let page = page.cast::<T>();
+            page.write(value);
+            assert_eq!(libc::mprotect(page.cast(), size_of::<T>(), libc::PROT_READ), 0);
+            Self { page }
+        }
+    }
+
+    fn get(&self) -> &T {
+        // SAFETY: written in `new`, and mapped until the drop.
+        unsafe { &*self.page }
+    }
+
+    /// The signal that ends a process that runs `f` on the value, if one does.
+    fn signal_of(&self, f: impl FnOnce(&T)) -> Option<i32> {
+        // SAFETY: the child calls nothing but `f`, which takes no lock, and `_exit`.
+        unsafe {
+            let child = libc::fork();
+            assert!(child >= 0);
+            if child == 0 {
+                // No handler of the runtime, which would print.
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                libc::signal(libc::SIGBUS, libc::SIG_DFL);
+                f(self.get());
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+        }
+    }
+}
+
+impl<T> Drop for ReadOnly<T> {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; nothing here owns anything.
+        unsafe { libc::munmap(self.page.cast(), size_of::<T>()) };
+    }
+}
+
+const DENIALS: u32 = 1_000_000;
+
+/// Denies a million times at `now`, each time asked for the retry; then faults on a grant at `granted`.
+fn denies_without_writing<L: Limiter + Debug>(limiter: L, now: Timestamp, granted: Option<Timestamp>) {
+    let limiter = ReadOnly::new(limiter);
+    let denials = if cfg!(debug_assertions) { DENIALS / 10 } else { DENIALS };
+    for n in 0..denials {
+        let denied = limiter.get().take_at(now, black_box(n & 1)).expect_err("nothing left");
+        black_box(limiter.get().retry(denied));
+    }
+    let limit = limiter.get();
+    let denied = limit.take_at(now, u32::MAX).unwrap_err();
+    black_box((limit.retry(denied), limit.available_at(now), limit.idle_at(now), limit.capacity()));
+    black_box(metadata::names(limit, now, Some(denied)).count());
+    assert!(!format!("{limit:?}").is_empty());
+    if let Some(granted) = granted {
+        assert!(limit.take_at(granted, 0).is_ok(), "a probe writes nothing either");
+        let signal = limiter.signal_of(|limit| drop(black_box(limit.take_at(granted, 1))));
+        assert!(
+            matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
+            "a grant wrote nothing, so this test shows nothing: {signal:?}"
+        );
+    }
+    assert_eq!(limiter.signal_of(|limit| drop(black_box(limit.take_at(now, 1)))), None);
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_token_bucket_denies_without_writing() {
+    let at = Timestamp::from_millis;
+    let bucket = TokenBucket::new(Rate::per_second(1), 3);
+    bucket.try_acquire_at(at(0), 3).unwrap();
+    denies_without_writing(bucket, at(999), Some(at(1_000)));
+
+    let narrow = TokenBucket::builder(Rate::per_second(1), 3).stepwise().build_on::<u32>().unwrap();
+    narrow.try_acquire_at(at(5_000), 3).unwrap();
+    // Late as well.
+    denies_without_writing(narrow, at(4_000), Some(at(6_000)));
+}
+
+#[test]
+fn a_fixed_window_denies_without_writing() {
+    let at = Timestamp::from_millis;
+    let window = FixedWindow::new(3, SECOND);
+    window.try_acquire_at(at(0), 3).unwrap();
+    denies_without_writing(window, at(999), Some(at(1_000)));
+
+    let builder = FixedWindow::builder(3, SECOND).started_by_first_request();
+    let started = builder.build_on::<u32>().unwrap();
+    started.try_acquire_at(at(5_500), 3).unwrap();
+    denies_without_writing(started, at(6_000), Some(at(6_500)));
+}
+
+#[test]
+fn a_sliding_window_denies_without_writing() {
+    let at = Timestamp::from_millis;
+    let window = SlidingWindow::<4>::new(3, SECOND, 4);
+    window.try_acquire_at(at(0), 3).unwrap();
+    // In a segment that nobody has rolled to.
+    denies_without_writing(window, at(999), Some(at(1_000)));
+
+    let builder = SlidingWindow::<4>::builder(3, SECOND, 3).strict();
+    let strict = builder.build_on::<u32>().unwrap();
+    strict.try_acquire_at(at(0), 1).unwrap();
+    strict.try_acquire_at(at(700), 2).unwrap();
+    // Some, but too few, have left the window by then.
+    denies_without_writing(strict, at(900), Some(at(1_400)));
+}
+
+#[test]
+fn a_concurrency_limit_denies_without_writing() {
+    let limit = Concurrency::new(3);
+    let held = limit.try_acquire(3).unwrap().forget();
+    assert_eq!(held, 3);
+    denies_without_writing(limit, Timestamp::ZERO, None);
+
+    let free = ReadOnly::new(Concurrency::<u32>::try_new(3).unwrap());
+    assert!(free.get().try_acquire(0).is_ok(), "a probe");
+    let signal = free.signal_of(|limit| drop(black_box(limit.take_at(Timestamp::ZERO, 1))));
+    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
+}
+
+#[test]
+fn a_full_pool_and_a_stale_id_write_nothing() {
+    let pool: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(3));
+    let stale = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    pool.release(stale).unwrap();
+    let held = [(); 2].map(|()| pool.claim_at(Timestamp::ZERO, 1, None).unwrap());
+    let pool = ReadOnly::new(pool);
+    for _ in 0..DENIALS {
+        assert_eq!(pool.get().claim_at(Timestamp::ZERO, 1, None), Err(ClaimError::PoolFull { slots: 2 }));
+        assert_eq!(pool.get().release(black_box(stale)), Err(StaleId));
+    }
+    assert_eq!((pool.get().sweep(Timestamp::MAX), pool.get().leases()), (0, 2));
+    let signal = pool.signal_of(|pool| drop(black_box(pool.release(held[0]))));
+    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
+}

@@ -1,0 +1,455 @@
+//! Wrong settings are refused where they are built, by an error that names the setting and its bound: the bound itself is
+//! accepted, and one more is not.
+
+use core::time::Duration;
+
+use portcullis_core::{
+    Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Rate, Setting, SettingsError, SlidingWindow,
+    SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest duration that is a setting: 292 years.
+const LONGEST: u64 = u64::MAX / 2;
+
+const fn zero(setting: Setting) -> SettingsError {
+    SettingsError::Zero { setting }
+}
+
+const fn nanos(n: u64) -> Duration {
+    Duration::from_nanos(n)
+}
+
+/// The setting and the bound of a refusal for being too large.
+fn bound(refused: SettingsError) -> (Setting, u64) {
+    match refused {
+        SettingsError::TooLarge { setting, max } => (setting, max),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bucket<W: Word>(settings: TokenBucketBuilder) -> Result<(), SettingsError> {
+    settings.build_on::<W>().map(drop)
+}
+
+fn window<W: Word>(settings: FixedWindowBuilder) -> Result<(), SettingsError> {
+    settings.build_on::<W>().map(drop)
+}
+
+fn segments<W: Word, const MAX: usize>(settings: SlidingWindowBuilder<MAX>) -> Result<(), SettingsError> {
+    settings.build_on::<W>().map(drop)
+}
+
+/// Whatever bound a builder names is accepted, and one more is not. Returns the bound.
+fn is_tight(setting: Setting, with: impl Fn(u64) -> Result<(), SettingsError>) -> u64 {
+    let (named, max) = bound(with(u64::MAX).expect_err("the largest number"));
+    assert_eq!(named, setting);
+    assert_eq!(with(max), Ok(()), "{setting:?} of {max}");
+    assert_eq!(with(max + 1), Err(SettingsError::TooLarge { setting, max }), "{setting:?} of {max} + 1");
+    max
+}
+
+mod zeros {
+    use super::*;
+
+    fn on<W: Word>() {
+        assert_eq!(bucket::<W>(TokenBucket::builder(Rate::per_second(1), 0)), Err(zero(Setting::Burst)));
+        let rate = Rate::new(1, Duration::ZERO);
+        assert_eq!(bucket::<W>(TokenBucket::builder(rate, 1)), Err(zero(Setting::Period)));
+        assert_eq!(bucket::<W>(TokenBucket::builder(rate, 1).stepwise()), Err(zero(Setting::Period)));
+        let tickless = TokenBucket::builder(Rate::per_second(1), 1).tick(Duration::ZERO);
+        assert_eq!(bucket::<W>(tickless), Err(zero(Setting::Tick)));
+        let timeless = TokenBucket::builder(Rate::per_second(1), 1).staleness(Duration::ZERO);
+        assert_eq!(bucket::<W>(timeless), Err(zero(Setting::Staleness)));
+
+        assert_eq!(window::<W>(FixedWindow::builder(0, SECOND)), Err(zero(Setting::Limit)));
+        assert_eq!(window::<W>(FixedWindow::builder(1, Duration::ZERO)), Err(zero(Setting::Window)));
+        let tickless = FixedWindow::builder(1, SECOND).started_by_first_request().tick(Duration::ZERO);
+        assert_eq!(window::<W>(tickless), Err(zero(Setting::Tick)));
+        let started = FixedWindow::builder(0, SECOND).started_by_first_request();
+        assert_eq!(window::<W>(started), Err(zero(Setting::Limit)));
+
+        let sliding = SlidingWindow::<4>::builder;
+        assert_eq!(segments::<W, 4>(sliding(0, SECOND, 4)), Err(zero(Setting::Limit)));
+        assert_eq!(segments::<W, 4>(sliding(1, Duration::ZERO, 4)), Err(zero(Setting::Window)));
+        assert_eq!(segments::<W, 4>(sliding(1, SECOND, 0)), Err(zero(Setting::Segments)));
+
+        assert_eq!(Concurrency::<W>::try_new(0).map(drop), Err(zero(Setting::Limit)));
+    }
+
+    #[test]
+    fn are_refused_on_64_bits() {
+        on::<u64>();
+    }
+
+    #[test]
+    fn are_refused_on_32_bits() {
+        on::<u32>();
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_a_setting_of_its_own() {
+        for rate in [Rate::ZERO, Rate::new(0, SECOND), Rate::per_day(0)] {
+            let bucket = TokenBucket::builder(rate, 5).build().unwrap();
+            assert!(bucket.try_acquire_at(Timestamp::MAX, 5).is_ok());
+            assert!(bucket.try_acquire_at(Timestamp::MAX, 1).is_err());
+        }
+    }
+
+    /// It is idle while it is full, and has no instant at which it will be so again.
+    #[test]
+    fn a_rate_of_zero_has_no_use_for_a_staleness() {
+        fn on<W: Word>() {
+            let settings = TokenBucket::builder(Rate::ZERO, 5).staleness(SECOND);
+            let bucket = settings.build_on::<W>().unwrap();
+            assert_eq!((bucket.staleness(), bucket.horizon()), (Duration::MAX, Duration::MAX));
+            assert_eq!(bucket.idle_at(Timestamp::MAX), Idle::Now);
+            assert!(bucket.try_acquire_at(Timestamp::ZERO, 5).is_ok());
+            assert_eq!(bucket.idle_at(Timestamp::MAX), Idle::InUse);
+        }
+        on::<u64>();
+        on::<u32>();
+    }
+
+    #[test]
+    fn a_concurrency_limit_may_become_zero_later() {
+        let limit = Concurrency::new(1);
+        assert_eq!(limit.set_limit(0), Ok(1));
+        assert!(limit.try_acquire(1).is_err());
+    }
+}
+
+mod bounds {
+    use super::*;
+
+    /// A quarter of the positions that a word can tell apart.
+    fn quarter<W: Word>() -> u64 {
+        1 << (W::BITS - 2)
+    }
+
+    fn of_a_burst<W: Word>() {
+        let at = |rate, tick| {
+            is_tight(Setting::Burst, |burst| {
+                bucket::<W>(TokenBucket::builder(rate, burst).initial(0).tick(nanos(tick)))
+            })
+        };
+        // One unit for each nanosecond, and as many for a permit as the period has nanoseconds.
+        assert_eq!(at(Rate::new(1, nanos(1)), 1), quarter::<W>());
+        assert_eq!(at(Rate::new(1, nanos(999)), 1), quarter::<W>() / 999);
+        assert_eq!(at(Rate::per_second(1), 1_000_000), quarter::<W>() / 1_000);
+        assert_eq!(at(Rate::ZERO, 1), quarter::<W>());
+        let stepwise = is_tight(Setting::Burst, |burst| {
+            bucket::<W>(TokenBucket::builder(Rate::per_second(7), burst).initial(0).stepwise())
+        });
+        assert_eq!(stepwise, quarter::<W>());
+    }
+
+    #[test]
+    fn of_a_burst_on_64_bits() {
+        of_a_burst::<u64>();
+    }
+
+    #[test]
+    fn of_a_burst_on_32_bits() {
+        of_a_burst::<u32>();
+    }
+
+    fn of_the_initial_permits<W: Word>() {
+        let settings = TokenBucket::builder(Rate::per_second(1_000), 10);
+        assert_eq!(is_tight(Setting::Initial, |initial| bucket::<W>(settings.initial(initial))), 10);
+    }
+
+    #[test]
+    fn of_the_initial_permits_on_any_word() {
+        of_the_initial_permits::<u64>();
+        of_the_initial_permits::<u32>();
+    }
+
+    /// The bound of a limit leaves the word room for at least a second's staleness.
+    fn of_a_window_limit<W: Word>(expected: [u64; 3]) {
+        let grid = is_tight(Setting::Limit, |limit| window::<W>(FixedWindow::builder(limit, SECOND)));
+        let started = is_tight(Setting::Limit, |limit| {
+            let settings = FixedWindow::builder(limit, SECOND).started_by_first_request();
+            window::<W>(settings.tick(Duration::from_millis(1)))
+        });
+        let sliding =
+            is_tight(Setting::Limit, |limit| segments::<W, 8>(SlidingWindow::builder(limit, SECOND, 8)));
+        assert_eq!([grid, started, sliding], expected);
+    }
+
+    #[test]
+    fn of_a_window_limit_on_64_bits() {
+        of_a_window_limit::<u64>([(1 << 60) - 1, (1 << 51) - 1, (1 << 57) - 1]);
+    }
+
+    #[test]
+    fn of_a_window_limit_on_32_bits() {
+        of_a_window_limit::<u32>([(1 << 28) - 1, (1 << 19) - 1, (1 << 25) - 1]);
+    }
+
+    fn of_durations<W: Word>() {
+        let period = |stepwise: bool| {
+            is_tight(Setting::Period, |period| {
+                let settings = TokenBucket::builder(Rate::new(1, nanos(period)), 1);
+                // In one step each: a continuous bucket would have to tell the nanoseconds of a period apart.
+                bucket::<W>(if stepwise { settings.stepwise() } else { settings.tick(nanos(period)) })
+            })
+        };
+        assert_eq!([period(true), period(false)], [LONGEST; 2]);
+        let tick = is_tight(Setting::Tick, |tick| {
+            bucket::<W>(TokenBucket::builder(Rate::new(1, nanos(LONGEST)), 1).tick(nanos(tick)))
+        });
+        assert_eq!(tick, LONGEST);
+
+        let grid = is_tight(Setting::Window, |length| window::<W>(FixedWindow::builder(1, nanos(length))));
+        assert_eq!(grid, LONGEST);
+        let tick = is_tight(Setting::Tick, |tick| {
+            let settings = FixedWindow::builder(1, nanos(LONGEST)).started_by_first_request();
+            window::<W>(settings.tick(nanos(tick)))
+        });
+        assert_eq!(tick, LONGEST);
+        let sliding =
+            is_tight(Setting::Window, |length| segments::<W, 4>(SlidingWindow::builder(1, nanos(length), 1)));
+        assert_eq!(sliding, LONGEST);
+    }
+
+    #[test]
+    fn of_durations_on_64_bits() {
+        of_durations::<u64>();
+    }
+
+    #[test]
+    fn of_durations_on_32_bits() {
+        of_durations::<u32>();
+    }
+
+    #[test]
+    fn of_segments_is_the_ring_and_one_less_when_strict() {
+        let settings = |n: u64| SlidingWindow::<8>::builder(1, SECOND, u32::try_from(n).unwrap_or(u32::MAX));
+        let strict = |n| settings(n).strict();
+        assert_eq!(is_tight(Setting::Segments, |n| segments::<u64, 8>(settings(n))), 8);
+        assert_eq!(is_tight(Setting::Segments, |n| segments::<u32, 8>(settings(n))), 8);
+        assert_eq!(is_tight(Setting::Segments, |n| segments::<u64, 8>(strict(n))), 7);
+        assert_eq!(is_tight(Setting::Segments, |n| segments::<u32, 8>(strict(n))), 7);
+        // A ring of one has no room to be strict.
+        let strict_ring_of_one = SlidingWindow::<1>::builder(1, SECOND, 1).strict();
+        assert_eq!(bound(strict_ring_of_one.build().unwrap_err()), (Setting::Segments, 0));
+    }
+
+    #[test]
+    fn a_segment_is_at_least_a_nanosecond() {
+        let settings = |length| SlidingWindow::<8>::builder(1, nanos(length), 8);
+        assert!(settings(8).build().is_ok());
+        let refused = settings(7).build().unwrap_err();
+        assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Window, min: 8 });
+    }
+
+    /// Segments that do not divide a long window: what lies within it is multiplied by their number.
+    #[test]
+    fn of_a_window_that_its_segments_do_not_divide() {
+        let settings = |length| SlidingWindow::<7>::builder(1, nanos(length), 7).build().map(drop);
+        let max = u64::MAX / 7;
+        assert_eq!(settings(max), Ok(()));
+        assert_eq!(settings(max + 2), Err(SettingsError::TooLarge { setting: Setting::Window, max }));
+    }
+
+    #[test]
+    fn of_a_concurrency_limit() {
+        fn on<W: Word>(max: u32) {
+            assert_eq!(Concurrency::<W>::max_limit(), max);
+            let tight = is_tight(Setting::Limit, |limit| {
+                Concurrency::<W>::try_new(u32::try_from(limit).unwrap_or(u32::MAX)).map(drop)
+            });
+            assert_eq!(tight, max.into());
+            let limit = Concurrency::<W>::try_new(1).unwrap();
+            assert_eq!(limit.set_limit(max), Ok(1));
+            assert_eq!(bound(limit.set_limit(max + 1).unwrap_err()), (Setting::Limit, max.into()));
+            assert_eq!(limit.limit(), max);
+        }
+        on::<u64>((1 << 30) - 1);
+        on::<u32>((1 << 14) - 1);
+    }
+
+    /// On the narrow word a rate may be too high for a second to fit.
+    #[test]
+    fn of_a_rate() {
+        let settings = |permits, tick| {
+            TokenBucket::builder(Rate::new(permits, nanos(1)), 1).tick(nanos(tick)).build_on::<u32>()
+        };
+        let refused = |permits, tick| settings(permits, tick).map(drop).map_err(bound);
+        assert_eq!((refused(1, 1), refused(2, 1)), (Ok(()), Err((Setting::Rate, 1))));
+        assert_eq!((refused(1, 7), refused(2, 7)), (Ok(()), Err((Setting::Rate, 1))));
+        assert!(TokenBucket::builder(Rate::new(u32::MAX, nanos(1)), 1).build_on::<u64>().is_ok());
+    }
+
+    /// What a rate and its period have in common makes room; the bound that is named has it whatever the rate.
+    #[test]
+    fn of_a_rate_is_accepted_for_any_period() {
+        for period in [1, 6, 7, 9, 12, 997, 1_000, 5_491_950, 7_739_788] {
+            for tick in [1, 3, 10, 64, 1_000, 999_983] {
+                let settings = |n| {
+                    TokenBucket::builder(Rate::new(n, nanos(period)), 1).tick(nanos(tick)).build_on::<u32>()
+                };
+                let Err(SettingsError::TooLarge { setting: Setting::Rate, max }) = settings(u32::MAX) else {
+                    continue;
+                };
+                let max = u32::try_from(max).unwrap();
+                assert!(settings(max).is_ok(), "{max} each {period} ns by {tick} ns");
+            }
+        }
+    }
+
+    /// Where the tick is chosen by itself, the bound is the best of any tick.
+    #[test]
+    fn of_a_rate_and_a_burst_with_a_tick_of_its_own_choice() {
+        let settings = |rate, burst| TokenBucket::builder(Rate::per_second(rate), burst).build_on::<u32>();
+        let quarter = 1u32 << 30;
+        assert!(settings(quarter, 1).is_ok());
+        assert_eq!(bound(settings(quarter + 1, 1).unwrap_err()), (Setting::Rate, quarter.into()));
+        let rate = 1_000_000_000;
+        let burst = is_tight(Setting::Burst, |burst| {
+            bucket::<u32>(TokenBucket::builder(Rate::per_second(rate), burst).initial(0))
+        });
+        assert_eq!(burst, quarter.into());
+    }
+
+    /// A tick that is chosen by itself is never longer than the window.
+    #[test]
+    fn of_a_tick_of_its_own_choice_is_the_window() {
+        for window in [1, 9, 10, 11, 150_000, 3_000_000_000, LONGEST] {
+            for bits in 1..28 {
+                let settings =
+                    FixedWindow::builder((1 << bits) - 1, nanos(window)).started_by_first_request();
+                if let Ok(limiter) = settings.build_on::<u32>() {
+                    assert!(limiter.tick() <= nanos(window), "{} in {window} ns", limiter.limit());
+                }
+            }
+        }
+        let coarse = FixedWindow::builder((1 << 25) - 1, nanos(3_000_000_000)).started_by_first_request();
+        assert_eq!(coarse.build_on::<u32>().unwrap().tick(), SECOND);
+    }
+}
+
+mod staleness {
+    use super::*;
+
+    /// One second is the least.
+    fn at_least<W: Word>() {
+        let too_small = Err(SettingsError::TooSmall { setting: Setting::Staleness, min: 1_000_000_000 });
+        for (late, expected) in [(nanos(1), too_small), (nanos(999_999_999), too_small), (SECOND, Ok(()))] {
+            let settings = TokenBucket::builder(Rate::per_second(10), 10);
+            assert_eq!(bucket::<W>(settings.staleness(late)), expected);
+            assert_eq!(window::<W>(FixedWindow::builder(10, SECOND).staleness(late)), expected);
+            let settings = SlidingWindow::builder(10, SECOND, 4);
+            assert_eq!(segments::<W, 4>(settings.staleness(late)), expected);
+        }
+    }
+
+    #[test]
+    fn is_at_least_a_second() {
+        at_least::<u64>();
+        at_least::<u32>();
+    }
+
+    /// A quarter of what the word tells apart is the most.
+    #[test]
+    fn is_at_most_a_quarter_of_the_word() {
+        let bucket = |late| {
+            let settings = TokenBucket::builder(Rate::per_second(10), 10).tick(Duration::from_millis(1));
+            bucket::<u32>(settings.staleness(nanos(late)))
+        };
+        let refused = bucket(LONGEST).unwrap_err();
+        let (setting, max) = bound(refused);
+        assert_eq!((setting, max), (Setting::Staleness, (1 << 30) * 1_000_000));
+        assert_eq!((bucket(max), bucket(max + 1)), (Ok(()), Err(refused)));
+
+        let window = |late| window::<u32>(FixedWindow::builder(1_000, SECOND).staleness(nanos(late)));
+        let refused = window(LONGEST).unwrap_err();
+        let (setting, max) = bound(refused);
+        assert_eq!((setting, max), (Setting::Staleness, (1 << 20) * 1_000_000_000));
+        assert_eq!((window(max), window(max + 1)), (Ok(()), Err(refused)));
+    }
+
+    /// What is asked for is what one gets, rounded up to the grain of time.
+    #[test]
+    fn is_what_was_asked_for() {
+        let late = Duration::from_millis(1_500);
+        let bucket = TokenBucket::builder(Rate::per_second(10), 10).staleness(late);
+        assert_eq!(bucket.build().unwrap().staleness(), late);
+        assert_eq!(bucket.tick(SECOND).build().unwrap().staleness(), 2 * SECOND);
+        let window = FixedWindow::builder(10, SECOND).staleness(late);
+        assert_eq!(window.build().unwrap().staleness(), 2 * SECOND);
+        let started = window.started_by_first_request().tick(Duration::from_millis(1));
+        assert_eq!(started.build().unwrap().staleness(), late);
+        let sliding = SlidingWindow::<4>::builder(10, SECOND, 4).staleness(late);
+        assert_eq!(sliding.build().unwrap().staleness(), late);
+    }
+
+    /// A duration that is longer than 292 years is no setting.
+    #[test]
+    fn is_at_most_292_years() {
+        let settings = FixedWindow::builder(1, nanos(LONGEST)).staleness(nanos(LONGEST + 1));
+        assert_eq!(bound(settings.build().unwrap_err()), (Setting::Staleness, LONGEST));
+        assert!(FixedWindow::builder(1, nanos(LONGEST)).staleness(nanos(LONGEST)).build().is_ok());
+    }
+}
+
+mod messages {
+    use super::*;
+
+    #[test]
+    fn name_the_setting_and_the_bound() {
+        let named = [
+            (Setting::Burst, "burst"),
+            (Setting::Initial, "initial"),
+            (Setting::Limit, "limit"),
+            (Setting::Rate, "rate"),
+            (Setting::Period, "period"),
+            (Setting::Window, "window"),
+            (Setting::Segments, "segments"),
+            (Setting::Tick, "tick"),
+            (Setting::Staleness, "staleness"),
+        ];
+        for (setting, name) in named {
+            let zero = SettingsError::Zero { setting }.to_string();
+            assert_eq!(zero, format!("{name} is zero: give at least 1"));
+            let large = SettingsError::TooLarge { setting, max: 42 }.to_string();
+            assert_eq!(large, format!("{name} is too large: at most 42"));
+            let small = SettingsError::TooSmall { setting, min: 43 }.to_string();
+            assert_eq!(small, format!("{name} is too small: at least 43"));
+        }
+    }
+
+    /// What a constant's evaluation stops with, seen at run time.
+    #[test]
+    fn of_a_constant_name_the_setting() {
+        let message = |build: fn()| {
+            let panic = std::panic::catch_unwind(build).unwrap_err();
+            (*panic.downcast_ref::<&str>().expect("a text")).to_owned()
+        };
+        let cases: [(fn(), &str); 8] = [
+            (|| _ = TokenBucket::new(Rate::per_second(1), 0), "burst must be at least 1"),
+            (|| _ = TokenBucket::new(Rate::per_second(1), u64::MAX), "burst is too large for the word"),
+            (|| _ = TokenBucket::new(Rate::new(1, Duration::ZERO), 1), "period must be at least 1 ns"),
+            (|| _ = FixedWindow::new(0, SECOND), "limit must be at least 1"),
+            (|| _ = FixedWindow::new(1, Duration::ZERO), "window must be at least 1 ns"),
+            (|| _ = SlidingWindow::<2>::new(1, SECOND, 3), "more segments than the ring holds"),
+            (|| _ = SlidingWindow::<2>::new(1, SECOND, 0), "segments must be at least 1"),
+            (|| _ = Concurrency::new(u32::MAX), "limit is too large for the word"),
+        ];
+        for (build, part) in cases {
+            let message = message(build);
+            assert!(message.starts_with("portcullis: ") && message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn are_errors() {
+        fn error<E: core::error::Error + Copy + Send + Sync + 'static>() {}
+        error::<SettingsError>();
+        error::<Denied>();
+        error::<portcullis_core::ClaimError>();
+        error::<portcullis_core::StaleId>();
+        error::<portcullis_core::TooFewHeld>();
+    }
+}

@@ -1,0 +1,87 @@
+/// Where a random trace gets its choices from: a seed, for bulk, or a list, which proptest shrinks.
+///
+/// Smaller choices make smaller numbers, and choices that are missing are zero, so that a shorter list of smaller choices is a simpler
+/// trace.
+#[derive(Debug)]
+pub(crate) enum Draws<'a> {
+    /// SplitMix64, for so many steps.
+    Seeded {
+        /// The generator's state.
+        state: u64,
+        /// Steps that are left.
+        steps: u32,
+    },
+    /// These choices, and then zeros.
+    #[allow(dead_code, reason = "not every test shrinks")]
+    Given(&'a [u64]),
+}
+
+impl Draws<'_> {
+    /// Whether the trace goes on.
+    pub(crate) fn another_step(&mut self) -> bool {
+        match self {
+            Self::Seeded { steps, .. } => {
+                *steps = steps.saturating_sub(1);
+                *steps > 0
+            }
+            Self::Given(choices) => !choices.is_empty(),
+        }
+    }
+
+    /// Whether the trace is small enough to be checked in every costly way.
+    #[allow(dead_code, reason = "used where there is a choice")]
+    pub(crate) fn is_small(&self) -> bool {
+        matches!(self, Self::Given(_))
+    }
+
+    /// Any number.
+    pub(crate) fn any(&mut self) -> u64 {
+        match self {
+            Self::Seeded { state, .. } => {
+                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = *state;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                z ^ (z >> 31)
+            }
+            Self::Given(choices) => match choices.split_first() {
+                Some((&first, rest)) => {
+                    *choices = rest;
+                    first
+                }
+                None => 0,
+            },
+        }
+    }
+
+    /// 0 to `n - 1`.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.any()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// `low` to `high`.
+    pub(crate) fn within(&mut self, low: u64, high: u64) -> u64 {
+        let span = u128::from(high - low) + 1;
+        low + ((u128::from(self.any()) * span) >> 64) as u64
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == n - 1
+    }
+
+    /// 0 to `max`, each size of number about as often.
+    pub(crate) fn magnitude(&mut self, max: u64) -> u64 {
+        let bits = self.below(u64::from(u64::BITS - max.leading_zeros()) + 1) as u32;
+        if bits == 0 {
+            return 0;
+        }
+        let low = 1 << (bits - 1);
+        self.within(low, (low - 1 + low).min(max))
+    }
+
+    /// One of `choices`.
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}

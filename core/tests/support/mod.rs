@@ -1,0 +1,10 @@
+//! What the property tests compare the limiters with: models that compute in unbounded rational arithmetic, and traces of random
+//! operations with wild times.
+
+pub(crate) mod bucket;
+pub(crate) mod concurrency;
+pub(crate) mod draws;
+pub(crate) mod fixed;
+pub(crate) mod model;
+pub(crate) mod sliding;
+pub(crate) mod trace;

@@ -1,0 +1,226 @@
+//! Random operations on a limiter with wild times, each compared with a model.
+
+use core::fmt::{self, Debug, Display};
+
+use portcullis_core::{Denied, Limiter, Retry, Timestamp};
+
+use super::draws::Draws;
+use super::model::{Model, Verdict};
+
+/// What happened in the traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Requests judged.
+    pub(crate) operations: u64,
+    /// Those that were granted.
+    pub(crate) granted: u64,
+    /// Those that were denied.
+    pub(crate) denied: u64,
+    /// Retry instants that were tried, and 1 ns before each.
+    pub(crate) retried: u64,
+    /// With a `now` older than the newest written.
+    pub(crate) late: u64,
+    /// Of those, how many were told less than the newest would be.
+    pub(crate) late_and_less: u64,
+    /// After about a multiple of the horizon.
+    pub(crate) wrapped: u64,
+    /// Of those, how many were told less than there was.
+    pub(crate) wrapped_and_less: u64,
+    /// With a `now` older than the staleness.
+    pub(crate) void: u64,
+}
+
+impl Tally {
+    /// Adds what happened in other traces.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.granted += other.granted;
+        self.denied += other.denied;
+        self.retried += other.retried;
+        self.late += other.late;
+        self.late_and_less += other.late_and_less;
+        self.wrapped += other.wrapped;
+        self.wrapped_and_less += other.wrapped_and_less;
+        self.void += other.void;
+    }
+
+    fn count(&mut self, verdict: Verdict, told: u64) {
+        self.operations += 1;
+        match verdict {
+            Verdict::Exactly(_) => {}
+            Verdict::Late { most } => {
+                self.late += 1;
+                self.late_and_less += u64::from(told < most);
+            }
+            Verdict::Wrapped { ideal, .. } | Verdict::Blurred { ideal } => {
+                self.wrapped += 1;
+                self.wrapped_and_less += u64::from(told < ideal);
+            }
+            Verdict::Void => self.void += 1,
+        }
+    }
+}
+
+impl Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations: {} granted, {} denied, {} retried; {} late ({} told less), {} after a horizon ({} told less), {} too old",
+            self.operations,
+            self.granted,
+            self.denied,
+            self.retried,
+            self.late,
+            self.late_and_less,
+            self.wrapped,
+            self.wrapped_and_less,
+            self.void,
+        )
+    }
+}
+
+/// Runs a random trace on `limiter`, and compares every answer with `model`.
+pub(crate) fn trace<L, M>(limiter: &L, model: &mut M, draws: &mut Draws<'_>, tally: &mut Tally)
+where
+    L: Limiter + Debug,
+    M: Model + Debug,
+{
+    let marks = model.landmarks();
+    let mut now = match draws.below(6) {
+        0..=2 => marks.first.saturating_add(draws.magnitude(marks.reach)),
+        3 => marks.first.saturating_add(draws.magnitude(u64::MAX - marks.first)),
+        4 => marks.first.saturating_sub(draws.magnitude(marks.staleness)).max(marks.earliest),
+        _ => u64::MAX - draws.magnitude(marks.reach).min(u64::MAX - marks.first),
+    };
+    while draws.another_step() {
+        let told = limiter.available_at(Timestamp::from_nanos(now));
+        let most = told.min(u32::MAX.into());
+        let some = draws.magnitude(most.saturating_add(1));
+        let bold = draws.magnitude(u32::MAX.into());
+        let n = draws.one_of(&[some, some, most, most + 1, 1, 1, 0, bold]).min(u32::MAX.into()) as u32;
+        let Some(denied) = operation(limiter, model, now, n, draws, tally) else { return };
+        let stands = model.look(now).promises_a_retry();
+        now = match denied.filter(|_| stands).map(|denied| limiter.retry(denied)) {
+            // The try that must fail, and the one that must succeed.
+            Some(Retry::At(at)) if draws.once_in(2) => {
+                let at = at.as_nanos();
+                let early = operation(limiter, model, at - 1, n, draws, tally);
+                assert!(matches!(early, Some(Some(_))), "granted 1 ns before the retry at {at}");
+                let retried = operation(limiter, model, at, n, draws, tally);
+                assert!(matches!(retried, Some(None)), "denied at the retry at {at}");
+                tally.retried += 1;
+                at
+            }
+            _ => next(model, now, draws),
+        };
+    }
+}
+
+/// The time of the operation after the one at `now`.
+fn next<M: Model>(model: &M, now: u64, draws: &mut Draws<'_>) -> u64 {
+    let marks = model.landmarks();
+    let back = |by: u64| now.saturating_sub(by).max(marks.earliest);
+    match draws.below(32) {
+        0..=5 => now,
+        6..=15 => now.saturating_add(draws.magnitude(marks.grain.saturating_mul(4))),
+        16..=22 => now.saturating_add(draws.magnitude(marks.reach.saturating_mul(2))),
+        23 | 24 => back(draws.magnitude(marks.grain)),
+        25 | 26 => back(draws.magnitude(marks.staleness)),
+        27 => back(marks.staleness - draws.below(2)),
+        28 => {
+            // Around a multiple of the horizon, before and after it.
+            let times = draws.magnitude((u64::MAX - now) / marks.horizon).max(1);
+            let before = marks.staleness.saturating_add(marks.reach.saturating_mul(2));
+            let early = draws.magnitude(before);
+            let around = draws.one_of(&[0, early, early, marks.staleness]);
+            now.saturating_add(times.saturating_mul(marks.horizon).saturating_sub(around))
+                .saturating_add(draws.magnitude(marks.reach.saturating_mul(2)))
+        }
+        29 => now.saturating_add(draws.magnitude(marks.staleness.saturating_mul(2))),
+        30 => now.saturating_add(draws.magnitude(u64::MAX)),
+        _ if draws.once_in(8) => back(draws.magnitude(u64::MAX)),
+        _ => now,
+    }
+}
+
+/// One request, and every question that can be asked before and after it. Returns the denial, or nothing if the trace is over.
+fn operation<L, M>(
+    limiter: &L,
+    model: &mut M,
+    now: u64,
+    n: u32,
+    draws: &mut Draws<'_>,
+    tally: &mut Tally,
+) -> Option<Option<Denied>>
+where
+    L: Limiter + Debug,
+    M: Model + Debug,
+{
+    let at = Timestamp::from_nanos(now);
+    let verdict = model.look(now);
+    let told = limiter.available_at(at);
+    let context = || format!("{n} at {now}: told {told}, by the model {verdict:?}\n{limiter:?}\n{model:?}");
+    tally.count(verdict, told);
+    assert!(verdict.allows(told), "{}", context());
+    assert_eq!(limiter.capacity(), model.capacity(), "{}", context());
+    let idle = limiter.idle_at(at);
+    assert!(model.allows_idle(now, told, idle), "{idle:?}; {}", context());
+
+    // Printing the state is the slow part.
+    let looks = draws.is_small() || draws.once_in(32);
+    let before = if looks { format!("{limiter:?}") } else { String::new() };
+    let wanted = u64::from(n.max(1));
+    let answer = limiter.take_at(at, n);
+    assert_eq!(answer.is_ok(), wanted <= told, "{answer:?}; {}", context());
+    if looks && (answer.is_err() || n == 0) {
+        assert_eq!(format!("{limiter:?}"), before, "a denial or a probe wrote; {}", context());
+    }
+    let Err(denied) = answer else {
+        tally.granted += 1;
+        if n > 0 {
+            if verdict == Verdict::Void {
+                // Promises nothing from here on.
+                return None;
+            }
+            model.granted(now, n, told);
+        }
+        return Some(None);
+    };
+    tally.denied += 1;
+    let capacity = model.capacity();
+    let expected = if u64::from(n) > capacity {
+        Denied::ExceedsCapacity { permits: n, capacity: capacity as u32 }
+    } else {
+        Denied::Exhausted { now: at, permits: n }
+    };
+    assert_eq!(denied, expected, "{}", context());
+    if verdict.promises_a_retry() {
+        let retry = limiter.retry(denied);
+        let is_exact = |at: u64, enough: bool| {
+            let limiter_says = limiter.available_at(Timestamp::from_nanos(at)) >= wanted;
+            let model_says = match model.look(at) {
+                Verdict::Exactly(available) => available >= wanted,
+                _ => enough,
+            };
+            limiter_says == enough && model_says == enough
+        };
+        match retry {
+            Retry::At(at) if at.as_nanos() > now => {
+                let at = at.as_nanos();
+                assert!(is_exact(at, true) && is_exact(at - 1, false), "{retry:?}; {}", context());
+            }
+            Retry::Never => assert!(
+                u64::from(n) > capacity || is_exact(u64::MAX, false) || is_wrapped(model, u64::MAX),
+                "{retry:?}; {}",
+                context()
+            ),
+            _ => panic!("{retry:?}; {}", context()),
+        }
+    }
+    Some(Some(denied))
+}
+
+/// Whether the model knows that the limiter's word has come around between its newest `now` and `now`.
+fn is_wrapped<M: Model>(model: &M, now: u64) -> bool {
+    model.landmarks().horizon < now
+}

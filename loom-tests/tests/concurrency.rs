@@ -1,0 +1,177 @@
+//! The concurrency limit: one word; a take acquires, a release releases.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use portcullis_core::{Concurrency, Limiter, Word};
+use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    racing_takes_share_the_limit_and_never_pass_it,
+    a_take_and_a_release_never_lose_a_permit,
+    a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit,
+    a_take_beside_a_lower_limit_is_judged_by_one_of_the_two,
+    a_take_beside_a_higher_limit_is_judged_by_one_of_the_two,
+    two_resizes_follow_each_other_and_leave_what_is_out_alone,
+    a_permit_of_a_limit_of_one_guards_data,
+    a_permit_guards_data_across_a_resize,
+    a_taker_of_all_permits_sees_what_every_former_holder_wrote,
+);
+
+fn limit<W: Word>(limit: u32) -> Arc<Concurrency<W>> {
+    Arc::new(Concurrency::try_new(limit).unwrap())
+}
+
+/// A limit, and data that its permits guard.
+fn guard<W: Word>(limit: u32) -> Arc<(Concurrency<W>, Witness)> {
+    Arc::new((Concurrency::try_new(limit).unwrap(), Witness::new()))
+}
+
+fn racing_takes_share_the_limit_and_never_pass_it<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        let a = spawn(&limit, |limit| take(limit, at(0), 1));
+        let b = spawn(&limit, |limit| take(limit, at(0), 1));
+        let c = take(&*limit, at(0), 1);
+        assert_eq!(join(a) + join(b) + c, 2);
+        assert_eq!((limit.in_use(), limit.available()), (2, 0));
+    });
+}
+
+fn a_take_and_a_release_never_lose_a_permit<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        limit.try_acquire(2).unwrap().forget();
+        let a = spawn(&limit, |limit| take(limit, at(0), 1));
+        let b = spawn(&limit, |limit| take(limit, at(0), 1));
+        turn();
+        limit.release(1);
+        let out = 1 + join(a) + join(b);
+        assert!(out <= 2);
+        assert_eq!(u64::from(limit.in_use()), out);
+        limit.release(u32::try_from(out).unwrap());
+        assert_eq!((limit.in_use(), limit.available()), (0, 2));
+    });
+}
+
+fn a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        limit.try_acquire(2).unwrap().forget();
+        let resize = spawn(&limit, |limit| {
+            assert_eq!(limit.set_limit(1), Ok(2));
+            // One of the two that were out is still out.
+            take(limit, at(0), 1)
+        });
+        turn();
+        limit.release(1);
+        assert_eq!(join(resize), 0);
+        assert_eq!((limit.in_use(), limit.limit(), limit.available()), (1, 1, 0));
+        limit.release(1);
+        assert_eq!((limit.in_use(), limit.limit(), limit.available()), (0, 1, 1));
+    });
+}
+
+fn a_take_beside_a_lower_limit_is_judged_by_one_of_the_two<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        limit.try_acquire(1).unwrap().forget();
+        let a = spawn(&limit, |limit| take(limit, at(0), 1));
+        turn();
+        assert_eq!(limit.set_limit(1), Ok(2));
+        assert_eq!(take(&*limit, at(0), 1), 0, "the old limit grants nothing any more");
+        let out = 1 + join(a);
+        assert_eq!((u64::from(limit.in_use()), limit.limit()), (out, 1));
+        limit.release(u32::try_from(out).unwrap());
+        assert_eq!((limit.in_use(), limit.available()), (0, 1));
+    });
+}
+
+fn a_take_beside_a_higher_limit_is_judged_by_one_of_the_two<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(1);
+        let a = spawn(&limit, |limit| take(limit, at(0), 1));
+        let b = spawn(&limit, |limit| take(limit, at(0), 1));
+        turn();
+        assert_eq!(limit.set_limit(2), Ok(1));
+        let out = join(a) + join(b);
+        assert!(out == 1 || out == 2);
+        assert_eq!(u64::from(limit.in_use()), out);
+        assert_eq!(u64::from(limit.available()), 2 - out, "the new limit holds from now on");
+    });
+}
+
+fn two_resizes_follow_each_other_and_leave_what_is_out_alone<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(5);
+        limit.try_acquire(4).unwrap().forget();
+        let a = spawn(&limit, |limit| limit.set_limit(3).unwrap());
+        let b = spawn(&limit, |limit| limit.set_limit(7).unwrap());
+        turn();
+        limit.release(1);
+        let last = match (join(a), join(b)) {
+            (5, 3) => 7,
+            (7, 5) => 3,
+            other => panic!("not one after the other: {other:?}"),
+        };
+        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (last, 3, last - 3));
+    });
+}
+
+fn a_permit_of_a_limit_of_one_guards_data<W: Word>() {
+    explore(|| {
+        let guard = guard::<W>(1);
+        let visit = |(limit, data): &(Concurrency<W>, Witness)| {
+            let lease = limit.try_acquire(1);
+            if lease.is_ok() {
+                data.write();
+            }
+        };
+        let a = spawn(&guard, visit);
+        let b = spawn(&guard, visit);
+        turn();
+        visit(&guard);
+        join(a);
+        join(b);
+        assert_eq!(guard.0.in_use(), 0);
+    });
+}
+
+fn a_permit_guards_data_across_a_resize<W: Word>() {
+    explore(|| {
+        let guard = guard::<W>(1);
+        let visit = |(limit, data): &(Concurrency<W>, Witness)| {
+            let lease = limit.try_acquire(1);
+            if lease.is_ok() {
+                data.write();
+            }
+        };
+        let a = spawn(&guard, visit);
+        // The same limit once more, so that a permit still excludes all others.
+        let resize = spawn(&guard, |(limit, _)| limit.set_limit(1));
+        turn();
+        visit(&guard);
+        join(a);
+        assert_eq!(join(resize), Ok(1));
+        assert_eq!(guard.0.in_use(), 0);
+    });
+}
+
+fn a_taker_of_all_permits_sees_what_every_former_holder_wrote<W: Word>() {
+    explore(|| {
+        let guard = guard::<W>(2);
+        let read = |(limit, data): &(Concurrency<W>, Witness)| {
+            if let Ok(_lease) = limit.try_acquire(1) {
+                data.read();
+            }
+        };
+        let a = spawn(&guard, read);
+        let b = spawn(&guard, read);
+        turn();
+        if let Ok(_lease) = guard.0.try_acquire(2) {
+            guard.1.write();
+        }
+        join(a);
+        join(b);
+        assert_eq!(guard.0.in_use(), 0);
+    });
+}

@@ -1,0 +1,141 @@
+use crate::command;
+use crate::context::Context;
+use crate::hot_paths;
+use crate::no_std;
+use crate::setup::Part;
+
+/// Several steps under one name.
+pub(crate) struct Task {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) steps: &'static [&'static str],
+}
+
+/// One check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// What it cannot do without, beside Cargo, the compiler and a C linker.
+    pub(crate) needs: Option<Part>,
+    pub(crate) run: fn(&Context) -> Check,
+}
+
+/// What a step found: a few words on what it saw, or what is wrong.
+pub(crate) type Check = Result<String, String>;
+
+pub(crate) const TASKS: &[Task] = &[
+    Task {
+        name: "test",
+        about: "everything that has to hold for a change: all steps but soak",
+        steps: &["fmt", "clippy", "doc", "tests", "core-tests", "doc-tests", "loom", "hot-paths", "no-std"],
+    },
+    Task { name: "lint", about: "fmt, clippy and doc", steps: &["fmt", "clippy", "doc"] },
+    Task {
+        name: "release-check",
+        about: "all steps, hours of them: for a release",
+        steps: &[
+            "fmt",
+            "clippy",
+            "doc",
+            "tests",
+            "core-tests",
+            "doc-tests",
+            "loom",
+            "hot-paths",
+            "no-std",
+            "soak",
+        ],
+    },
+];
+
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "fmt", about: "the code is formatted", needs: Some(Part::Rustfmt), run: fmt },
+    Step {
+        name: "clippy",
+        about: "no warning from Clippy, with all features and with none",
+        needs: Some(Part::Clippy),
+        run: clippy,
+    },
+    Step { name: "doc", about: "the documentation builds without a warning", needs: None, run: doc },
+    Step { name: "tests", about: "the tests of all packages but the core", needs: None, run: tests },
+    Step {
+        name: "core-tests",
+        about: "the core's tests and examples, optimised, with overflow checks",
+        needs: None,
+        run: core_tests,
+    },
+    Step { name: "doc-tests", about: "the examples in the documentation", needs: None, run: doc_tests },
+    Step { name: "loom", about: "the models of every atomic algorithm, in loom", needs: None, run: loom },
+    Step {
+        name: "hot-paths",
+        about: "machine code of the hot paths: atomic writes, no division, call or panic",
+        needs: Some(Part::X86),
+        run: hot_paths::check,
+    },
+    Step {
+        name: "no-std",
+        about: "the core compiles for targets without std, with native atomics alone",
+        needs: Some(Part::BareTargets),
+        run: no_std::check,
+    },
+    Step {
+        name: "soak",
+        about: "the property tests again, for hours: 10^9 operations",
+        needs: None,
+        run: soak,
+    },
+];
+
+fn fmt(context: &Context) -> Check {
+    command::run(context.component("fmt", Part::Rustfmt).args(["--all", "--check"]))
+}
+
+fn clippy(context: &Context) -> Check {
+    let lint = |selection: &[&str]| {
+        let mut cargo = context.component("clippy", Part::Clippy);
+        cargo.arg("--keep-going").args(context.locked()).args(selection);
+        command::run(cargo.args(["--", "-D", "warnings"]))
+    };
+    lint(&["--workspace", "--all-targets", "--all-features"])?;
+    lint(&["--package", "portcullis-core"])
+}
+
+fn doc(context: &Context) -> Check {
+    let mut cargo = context.cargo();
+    cargo.args(["doc", "--keep-going"]).args(context.locked()).args([
+        "--workspace",
+        "--all-features",
+        "--no-deps",
+    ]);
+    command::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn tests(context: &Context) -> Check {
+    let mut cargo = context.cargo_test();
+    command::run_tests(cargo.args(["--workspace", "--exclude", "portcullis-core", "--all-features"]))
+}
+
+/// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be thorough: the profile `checked`,
+/// in `.cargo/config.toml`, has both.
+fn core_tests(context: &Context) -> Check {
+    let mut cargo = context.cargo_test();
+    cargo.args(["--profile", "checked", "--package", "portcullis-core", "--all-features"]);
+    command::run_tests(cargo.args(["--lib", "--tests", "--examples"]))
+}
+
+fn doc_tests(context: &Context) -> Check {
+    let mut cargo = context.cargo_test();
+    command::run_tests(cargo.args(["--doc", "--package", "portcullis-core", "--all-features"]))
+}
+
+fn loom(context: &Context) -> Check {
+    let mut cargo = context.cargo_test();
+    cargo.args(["--release", "--package", "portcullis-loom", "--target-dir"]).arg(context.target_dir("loom"));
+    command::run_tests(cargo.env("RUSTFLAGS", "--cfg loom"))
+}
+
+fn soak(context: &Context) -> Check {
+    let mut cargo = context.cargo_test();
+    cargo.args(["--release", "--package", "portcullis-core", "--all-features", "--lib", "--tests"]);
+    command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))
+}

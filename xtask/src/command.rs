@@ -1,0 +1,102 @@
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::checks::Check;
+
+/// Runs a command, with its output where this program's goes.
+pub(crate) fn run(command: &mut Command) -> Check {
+    announce(command);
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(String::new()),
+        Ok(status) => Err(format!("{} ended with {status}", name_of(command))),
+        Err(error) => Err(format!("{} could not be started: {error}", name_of(command))),
+    }
+}
+
+/// Runs `cargo test`, and counts the tests by its own summaries. A run of no test at all has failed.
+pub(crate) fn run_tests(command: &mut Command) -> Check {
+    announce(command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cargo test could not be started: {error}"))?;
+    let mut counted = Counted::default();
+    for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n')) {
+        let line = line.map_err(|error| format!("reading from cargo test: {error}"))?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        counted.add(&line);
+    }
+    let status = child.wait().map_err(|error| format!("waiting for cargo test: {error}"))?;
+    let Counted { passed, failed } = counted;
+    match (status.success(), passed) {
+        (false, _) => Err(format!("cargo test ended with {status}: {passed} tests passed, {failed} failed")),
+        (true, 0) => Err("no test was run".to_owned()),
+        (true, _) => Ok(format!("{passed} tests")),
+    }
+}
+
+/// What `cargo test` says it has run.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counted {
+    passed: u64,
+    failed: u64,
+}
+
+impl Counted {
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
+    fn add(&mut self, line: &str) {
+        let Some((_, result)) = line.split_once("test result: ") else { return };
+        let number_before = |word| {
+            let before = result.split_once(word)?.0.trim_end();
+            before.rsplit([' ', ';']).next()?.parse::<u64>().ok()
+        };
+        self.passed += number_before(" passed").unwrap_or(0);
+        self.failed += number_before(" failed").unwrap_or(0);
+    }
+}
+
+fn name_of(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let first = command.get_args().next().unwrap_or_default();
+    format!("{} {}", program.display(), first.display())
+}
+
+/// Shows a command as a shell would take it, so that a reader can repeat it.
+pub(crate) fn announce(command: &Command) {
+    print!("$");
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value.filter(|_| name != "PATH") {
+            print!(" {}={:?}", name.display(), value.display().to_string());
+        }
+    }
+    let program = Path::new(command.get_program());
+    let shown = if program.starts_with("/usr/bin") {
+        program
+    } else {
+        Path::new(program.file_name().unwrap_or_default())
+    };
+    print!(" {}", shown.display());
+    for argument in command.get_args() {
+        print!(" {}", argument.display());
+    }
+    println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summaries_of_cargo_test_add_up() {
+        let mut counted = Counted::default();
+        counted.add(
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        );
+        counted.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s");
+        counted.add("test a_test_result ... ok");
+        assert_eq!(counted, Counted { passed: 15, failed: 2 });
+    }
+}

@@ -1,0 +1,88 @@
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::setup::{self, Part};
+
+/// Where the steps run, and how they start other programs.
+pub(crate) struct Context {
+    root: PathBuf,
+    /// Nobody is there to read that a step was not run: it must fail.
+    pub(crate) ci: bool,
+}
+
+impl Context {
+    pub(crate) fn new() -> Self {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = package.parent().unwrap_or(package).to_owned();
+        // As good as everywhere: set to anything but "" and "false".
+        let ci = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
+        Self { root, ci }
+    }
+
+    /// A folder in the target directory.
+    pub(crate) fn target_dir(&self, name: &str) -> PathBuf {
+        let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
+        self.root.join(base).join(name)
+    }
+
+    /// In CI, a lock file that does not fit the manifests is a mistake.
+    pub(crate) fn locked(&self) -> Option<&'static str> {
+        self.ci.then_some("--locked")
+    }
+
+    /// The Cargo that runs this program.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+        cargo.current_dir(&self.root);
+        cargo
+    }
+
+    /// Cargo's `subcommand`, of the toolchain that has it.
+    pub(crate) fn component(&self, subcommand: &str, part: Part) -> Command {
+        if setup::is_there(self, part) {
+            let mut cargo = self.cargo();
+            cargo.arg(subcommand);
+            cargo
+        } else {
+            self.debian_component(subcommand)
+        }
+    }
+
+    /// The same of Debian's packages, by its own name: Cargo would look for it among rustup's first.
+    pub(crate) fn debian_component(&self, subcommand: &str) -> Command {
+        let mut component = self.debian(&format!("/usr/bin/cargo-{subcommand}"));
+        component.arg(subcommand);
+        component
+    }
+
+    /// The Cargo of Debian's packages.
+    pub(crate) fn debian_cargo(&self) -> Command {
+        self.debian("/usr/bin/cargo")
+    }
+
+    /// A program of Debian's toolchain, with a target directory of its own.
+    fn debian(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let path = env::var_os("PATH").unwrap_or_default();
+        let first = ["/usr/bin", "/bin"].map(PathBuf::from);
+        if let Ok(path) = env::join_paths(first.into_iter().chain(env::split_paths(&path))) {
+            command.env("PATH", path);
+        }
+        command.env("CARGO", "/usr/bin/cargo").env("RUSTC", "/usr/bin/rustc");
+        command.env("CARGO_TARGET_DIR", self.target_dir("debian"));
+        // What the Cargo that runs this program has set for its own compiler.
+        for name in ["LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN"] {
+            command.env_remove(name);
+        }
+        command.current_dir(&self.root);
+        command
+    }
+
+    pub(crate) fn cargo_test(&self) -> Command {
+        let mut cargo = self.cargo();
+        cargo.arg("test").args(self.locked()).arg("--no-fail-fast");
+        cargo
+    }
+}

@@ -1,0 +1,140 @@
+//! The third law, seen in the machine code: a grant or a release makes one successful atomic write, and on no path is there
+//! a division, a call, a trap or a panic.
+
+use crate::asm::{self, Facts, Function};
+use crate::checks::Check;
+use crate::context::Context;
+use crate::listing;
+
+/// A function in the core's example `hot_paths`, and what it may do.
+pub(crate) struct HotPath {
+    pub(crate) name: &'static str,
+    /// The most successful atomic writes in one call, not counting those in its cold parts.
+    writes: usize,
+    /// Functions for what is rare, by their names in the core. They must not divide, trap or panic either.
+    cold: &'static [&'static str],
+}
+
+const fn path(name: &'static str, writes: usize, cold: &'static [&'static str]) -> HotPath {
+    HotPath { name, writes, cold }
+}
+
+/// Two writes for a sliding window, which also counts in its ring; and for a pool, which also marks its slot.
+pub(crate) const HOT_PATHS: &[HotPath] = &[
+    path("token_bucket_acquire", 1, &[]),
+    path("token_bucket_32_acquire", 1, &[]),
+    path("token_bucket_drop", 0, &[]),
+    path("fixed_window_acquire", 1, &[]),
+    path("fixed_window_32_acquire", 1, &[]),
+    path("sliding_window_acquire", 2, &["expired", "roll"]),
+    path("sliding_window_32_acquire", 2, &["expired", "roll"]),
+    path("concurrency_acquire", 1, &[]),
+    path("concurrency_32_acquire", 1, &[]),
+    path("concurrency_drop", 1, &[]),
+    path("concurrency_32_drop", 1, &[]),
+    path("unlimited_acquire", 0, &[]),
+    path("lease_pool_claim", 2, &["search"]),
+    path("lease_pool_release", 2, &[]),
+];
+
+pub(crate) fn check(context: &Context) -> Check {
+    let assembly = listing::assembly(context, context.cargo(), &context.target_dir("hot-paths"), &[])?;
+    let functions = asm::functions(&assembly);
+    let mut wrong = Vec::new();
+    let mut cold = Vec::new();
+    println!(
+        "{}",
+        row(["function", "instructions", "locked", "written", "divisions", "calls"].map(String::from))
+    );
+    for hot in HOT_PATHS {
+        let function = find(&functions, hot.name)?;
+        let facts = function.facts();
+        show(hot.name, &facts);
+        if facts.writes != Some(hot.writes) {
+            let found = facts.writes.map_or("any number of".to_owned(), |writes| writes.to_string());
+            wrong.push(format!("{}: {found} atomic writes in a call, not {}", hot.name, hot.writes));
+        }
+        wrong.extend(faults(hot.name, &facts, hot.cold));
+        for call in facts.calls {
+            if !cold.contains(&(call.clone(), hot.cold)) {
+                cold.push((call, hot.cold));
+            }
+        }
+    }
+    for (symbol, allowed) in cold {
+        // One that is defined elsewhere is a fault of its caller's already.
+        if let Ok(function) = find(&functions, &symbol) {
+            let (facts, name) = (function.facts(), short(&symbol, allowed));
+            show(&format!("  {name}, cold"), &facts);
+            wrong.extend(faults(&name, &facts, allowed));
+        }
+    }
+    if wrong.is_empty() { Ok(format!("{} functions", HOT_PATHS.len())) } else { Err(wrong.join("; ")) }
+}
+
+fn find<'a>(functions: &'a [Function], name: &str) -> Result<&'a Function, String> {
+    functions
+        .iter()
+        .find(|function| function.name == name)
+        .ok_or_else(|| format!("{name}: not in the assembly"))
+}
+
+/// What no path may do, be it cold.
+fn faults(name: &str, facts: &Facts, allowed: &[&str]) -> Vec<String> {
+    let mut faults = Vec::new();
+    if facts.divisions > 0 {
+        faults.push(format!("{name}: {} divisions", facts.divisions));
+    }
+    if facts.traps > 0 {
+        faults.push(format!("{name}: {} traps", facts.traps));
+    }
+    let forbidden = facts.calls.iter().filter(|call| !allowed.iter().any(|cold| is_in_core(call, cold)));
+    faults.extend(forbidden.map(|call| format!("{name}: calls {call}")));
+    faults
+}
+
+/// Whether a mangled symbol is the core's function `name`: both ways of mangling write a name after its length.
+fn is_in_core(symbol: &str, name: &str) -> bool {
+    symbol.contains("15portcullis_core") && symbol.contains(&format!("{}{name}", name.len()))
+}
+
+fn short(symbol: &str, names: &[&str]) -> String {
+    names.iter().find(|name| is_in_core(symbol, name)).map_or(symbol, |name| name).to_owned()
+}
+
+fn show(name: &str, facts: &Facts) {
+    let writes = facts.writes.map_or("unbounded".to_owned(), |writes| writes.to_string());
+    let (instructions, locked) = (facts.instructions.to_string(), facts.locked.to_string());
+    let cells = [
+        name.to_owned(),
+        instructions,
+        locked,
+        writes,
+        facts.divisions.to_string(),
+        facts.calls.len().to_string(),
+    ];
+    println!("{}", row(cells));
+}
+
+fn row([name, instructions, locked, written, divisions, calls]: [String; 6]) -> String {
+    format!("{name:28} {instructions:>12} {locked:>7} {written:>10} {divisions:>10} {calls:>6}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults_of(body: &str) -> Vec<String> {
+        let functions = asm::functions(&format!("f:\n{body}\n\t.size f, .-f\n"));
+        faults("f", &functions[0].facts(), &["roll"])
+    }
+
+    #[test]
+    fn a_cold_part_of_the_core_may_be_called_and_nothing_else() {
+        let roll = "_ZN15portcullis_core14sliding_window13SlidingWindow4roll17h97c344a5ab77c313E";
+        assert!(faults_of(&format!("\tcallq {roll}\n\tretq")).is_empty());
+        assert_eq!(faults_of("\tcallq _ZN4core9panicking5panic17h0E\n\tud2").len(), 2);
+        assert_eq!(faults_of("\tjmp _ZN5other4roll17h0E").len(), 1);
+        assert_eq!(faults_of("\tdivq %rcx\n\tretq"), ["f: 1 divisions"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! The core on targets without `std`: the hot paths compile, and use the target's own atomics, no division and no panic.
+//!
+//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it.
+
+use crate::checks::Check;
+use crate::context::Context;
+use crate::hot_paths::HOT_PATHS;
+use crate::listing;
+use crate::setup::{self, Part};
+
+/// Two with 32-bit words and one with 64-bit atomics.
+pub(crate) const TARGETS: [&str; 3] =
+    ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", "x86_64-unknown-none"];
+
+pub(crate) fn check(context: &Context) -> Check {
+    let has_core = setup::is_there(context, Part::BareTargets);
+    for target in TARGETS {
+        let assembly = if has_core {
+            let folder = context.target_dir("no-std");
+            listing::assembly(context, context.cargo(), &folder, &["--target", target])?
+        } else {
+            // Debian has the source of `core` alone, and a compiler of the same version that may build it.
+            let mut cargo = context.debian_cargo();
+            cargo.env("RUSTC_BOOTSTRAP", "1");
+            let folder = context.target_dir("no-std-debian");
+            listing::assembly(context, cargo, &folder, &["-Zbuild-std=core", "--target", target])?
+        };
+        let faults = faults(&assembly);
+        if !faults.is_empty() {
+            return Err(format!("{target}: {}", faults.join("; ")));
+        }
+    }
+    Ok(TARGETS.join(", "))
+}
+
+/// What must not be in the assembly of the hot paths, and what must.
+fn faults(assembly: &str) -> Vec<String> {
+    // Two that have the same code may be one, with another name for it.
+    let is_defined = |name: &str| {
+        let forms = [format!("{name}:"), format!("{name} = "), format!("\t.set\t{name}, ")];
+        assembly.lines().any(|line| forms.iter().any(|form| line.starts_with(form)))
+    };
+    let missing =
+        HOT_PATHS.iter().filter(|hot| !is_defined(hot.name)).map(|hot| format!("{} is missing", hot.name));
+    let instructions = assembly.lines().filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
+    let forbidden = instructions.filter(|line| {
+        // Emulated atomics, and divisions by an instruction or a helper.
+        let mnemonic = line.trim_start();
+        mnemonic.starts_with("rem")
+            || ["__atomic_", "__sync_", "div", "panic"].iter().any(|word| line.contains(word))
+    });
+    missing.chain(forbidden.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_and_missing_functions_are_found() {
+        let defined = HOT_PATHS.iter().fold(String::new(), |all, hot| all + hot.name + ":\n\tbx\tlr\n");
+        assert!(faults(&defined).is_empty());
+        assert_eq!(faults(&format!("{defined}\tbl\t__atomic_load_8\n")), ["bl __atomic_load_8"]);
+        assert_eq!(faults(&format!("{defined}\tbl\t__aeabi_uldivmod\n")), ["bl __aeabi_uldivmod"]);
+        assert_eq!(faults(&format!("{defined}\tremu\ta0, a0, a1\n")), ["remu a0, a0, a1"]);
+        assert_eq!(faults("").len(), HOT_PATHS.len());
+    }
+}

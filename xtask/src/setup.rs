@@ -1,0 +1,142 @@
+//! What the steps need and a fresh machine may lack.
+//!
+//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; rustup; Debian's packages,
+//! installed. Nothing here asks for a password.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::command::announce;
+use crate::context::Context;
+use crate::no_std::TARGETS;
+
+/// Something that a step cannot do without.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Rustfmt,
+    Clippy,
+    /// A `core` for targets without `std`.
+    BareTargets,
+    /// A processor whose machine code can be judged.
+    X86,
+}
+
+impl Part {
+    fn missing(self) -> &'static str {
+        match self {
+            Self::Rustfmt => "missing: rustfmt (rustup component add rustfmt)",
+            Self::Clippy => "missing: Clippy (rustup component add clippy)",
+            Self::BareTargets => {
+                "missing: core for targets without std (rustup target add thumbv7m-none-eabi riscv32imac-unknown-none-elf \
+                 x86_64-unknown-none, or Debian's rustc-web, cargo-web and rust-web-src)"
+            }
+            Self::X86 => "missing: an x86_64 processor, the one that this step can read the machine code of",
+        }
+    }
+
+    /// What rustup has to be told to install it.
+    fn rustup(self) -> &'static [&'static str] {
+        match self {
+            Self::Rustfmt => &["component", "add", "rustfmt"],
+            Self::Clippy => &["component", "add", "clippy"],
+            Self::BareTargets => &["target", "add", TARGETS[0], TARGETS[1], TARGETS[2]],
+            Self::X86 => &[],
+        }
+    }
+
+    /// Debian's packages that have it.
+    fn debian(self) -> &'static [&'static str] {
+        match self {
+            Self::Rustfmt => &["rustfmt-web", "cargo-web"],
+            Self::Clippy => &["rust-web-clippy", "cargo-web"],
+            Self::BareTargets => &["rustc-web", "cargo-web", "rust-web-src"],
+            Self::X86 => &[],
+        }
+    }
+}
+
+/// Sees to it that `part` is there, or says in one line what is missing.
+pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
+    let there = || is_there(context, part) || is_there_in_debian(context, part);
+    let install = || (rustup(part.rustup()) && there()) || (apt_get(part.debian()) && there());
+    if there() || install() { Ok(()) } else { Err(part.missing().to_owned()) }
+}
+
+/// Whether the toolchain that runs this program has `part`.
+pub(crate) fn is_there(context: &Context, part: Part) -> bool {
+    match part {
+        Part::Rustfmt => is_quiet_success(context.cargo().args(["fmt", "--version"])),
+        Part::Clippy => {
+            let mut cargo = context.cargo();
+            cargo.arg("clippy");
+            fits(cargo, "rustc")
+        }
+        Part::BareTargets => TARGETS.iter().all(|target| {
+            let printed = output("rustc", &["--print", "target-libdir", "--target", target]);
+            printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
+        }),
+        Part::X86 => cfg!(target_arch = "x86_64"),
+    }
+}
+
+fn is_there_in_debian(context: &Context, part: Part) -> bool {
+    match part {
+        Part::Rustfmt => is_quiet_success(context.debian_component("fmt").arg("--version")),
+        Part::Clippy => fits(context.debian_component("clippy"), "/usr/bin/rustc"),
+        Part::BareTargets => output("/usr/bin/rustc", &["--print", "sysroot"])
+            .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir()),
+        Part::X86 => false,
+    }
+}
+
+/// Whether `clippy` is of the same version as `rustc`: another one could not read what that has compiled.
+fn fits(mut clippy: Command, rustc: &str) -> bool {
+    let (clippy, rustc) = (printed(clippy.arg("--version")), output(rustc, &["--version"]));
+    // `clippy 0.1.95 (...)`, `rustc 1.95.0 (...)`
+    let number = |text: &str, place| text.split([' ', '.', '\n']).nth(place).map(str::to_owned);
+    clippy.zip(rustc).is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
+}
+
+/// Runs rustup, where there is one.
+fn rustup(arguments: &[&str]) -> bool {
+    let is_there = !arguments.is_empty() && is_quiet_success(Command::new("rustup").arg("--version"));
+    is_there && succeeds(Command::new("rustup").args(arguments))
+}
+
+/// Installs Debian's `packages`, as root or where sudo asks for no password.
+fn apt_get(packages: &[&str]) -> bool {
+    if packages.is_empty() || !is_quiet_success(Command::new("apt-get").arg("--version")) {
+        return false;
+    }
+    let is_root = output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
+    if !is_root && !is_quiet_success(Command::new("sudo").args(["--non-interactive", "true"])) {
+        return false;
+    }
+    let apt_get = |arguments: &[&str]| {
+        let mut command = Command::new(if is_root { "env" } else { "sudo" });
+        if !is_root {
+            command.args(["--non-interactive", "env"]);
+        }
+        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--yes"]).args(arguments);
+        succeeds(&mut command)
+    };
+    apt_get(&["update"]) && apt_get(&[&["install", "--no-install-recommends"], packages].concat())
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    announce(command);
+    command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn is_quiet_success(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+}
+
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    printed(Command::new(program).args(arguments))
+}
+
+fn printed(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,516 @@
+//! Shows that the loom models can fail: weakens the core in one place at a time, and expects the model that is named for that
+//! place to fail.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// One change for the worse, and the model that must notice.
+struct Mutant {
+    /// A file of `core/src`.
+    file: &'static str,
+    /// The first words of the function that is changed, up to its end; found once in the file.
+    within: &'static str,
+    /// What is replaced, found once in the function.
+    text: &'static str,
+    by: &'static str,
+    /// A test of the package of loom models: its file, and its name.
+    model: (&'static str, &'static str),
+}
+
+/// Weakens the core of the workspace in `root` in each way of [`MUTANTS`], in a copy under `target`.
+///
+/// # Errors
+///
+/// When a model passes that should fail, when a text that is to be replaced is not there once, or when the models fail on the
+/// core as it is.
+pub fn run(root: &Path) -> Result<(), String> {
+    let scratch = root.join("target/weaken");
+    let tree = scratch.join("tree");
+    if tree.exists() {
+        fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+    }
+    copy(root, &tree).map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))?;
+    let models = Models { tree, build: scratch.join("build") };
+
+    let untouched = models.cargo(&["--no-fail-fast"])?;
+    if !untouched.status.success() {
+        return Err(format!("the models fail on the core as it is:\n{}", text_of(&untouched)));
+    }
+    let mut failed = 0;
+    for mutant in MUTANTS {
+        let outcome = models.try_mutant(mutant);
+        failed += usize::from(outcome.is_err());
+        let (mark, what) = match outcome {
+            Ok(what) => ("noticed", what),
+            Err(why) => ("FAILED", why),
+        };
+        let (file, name) = mutant.model;
+        println!("{mark}: {}: {} -> {}", mutant.file, one_line(mutant.text), one_line(mutant.by));
+        println!("         {file} {name}: {what}");
+    }
+    println!("{} passed, {failed} failed", MUTANTS.len() - failed);
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened cores were not noticed")) }
+}
+
+/// The copy of the workspace, and where all mutants of it are built.
+struct Models {
+    tree: PathBuf,
+    build: PathBuf,
+}
+
+impl Models {
+    /// Tries one mutant, and puts the file back. Returns by what the model noticed, or why that is in doubt.
+    fn try_mutant(&self, mutant: &Mutant) -> Result<String, String> {
+        let path = self.tree.join("core/src").join(mutant.file);
+        let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mutated = mutate(&original, mutant)?;
+        let write = |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
+        write(&mutated)?;
+        let outcome = self.expect_failure(mutant.model);
+        write(&original)?;
+        outcome
+    }
+
+    fn expect_failure(&self, (file, name): (&str, &str)) -> Result<String, String> {
+        let built = self.cargo(&["--no-run", "--test", file])?;
+        if !built.status.success() {
+            return Err(format!("does not build:\n{}", text_of(&built)));
+        }
+        let ran = self.cargo(&["--test", file, "--", "--exact", name])?;
+        let text = text_of(&ran);
+        if ran.status.success() {
+            Err(if text.contains("1 passed") { "passes" } else { "there is no such model" }.to_owned())
+        } else if text.contains("exceeded maximum number of branches") {
+            Err(format!("runs for ever, and shows nothing:\n{text}"))
+        } else if text.contains("0 passed; 1 failed") {
+            // The panic's message is on the line after its place.
+            let message = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
+            Ok(message.unwrap_or("failed").to_owned())
+        } else {
+            Err(format!("does not run:\n{text}"))
+        }
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Result<Output, String> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Command::new(cargo)
+            .args(["test", "--package", "portcullis-loom", "--release"])
+            .args(arguments)
+            .current_dir(&self.tree)
+            .env("CARGO_TARGET_DIR", &self.build)
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("RUST_BACKTRACE", "0")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .env_remove("LOOM_MAX_PREEMPTIONS")
+            .output()
+            .map_err(|error| format!("cargo: {error}"))
+    }
+}
+
+/// `source` with the one change.
+fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
+    let start = only(source, mutant.within)?;
+    // Functions stand in an `impl`, four spaces in.
+    let length = source[start..].find("\n    }\n").ok_or("the function has no end")?;
+    let at = start + only(&source[start..start + length], mutant.text)?;
+    let (before, after) = (&source[..at], &source[at + mutant.text.len()..]);
+    Ok([before, mutant.by, after].concat())
+}
+
+/// Where `text` is in `source`, if it is there exactly once.
+fn only(source: &str, text: &str) -> Result<usize, String> {
+    match source.match_indices(text).map(|(at, _)| at).collect::<Vec<_>>()[..] {
+        [at] => Ok(at),
+        [] => Err(format!("{text:?} is not there")),
+        _ => Err(format!("{text:?} is there more than once")),
+    }
+}
+
+/// Copies all sources: everything but build products and what is hidden, apart from cargo's settings.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let hidden = name.to_string_lossy().starts_with('.') && name != ".cargo";
+        if hidden || name == "target" {
+            continue;
+        }
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&entry.path(), &to.join(name))?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn text_of(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if words.is_empty() { "(nothing)".to_owned() } else { words.join(" ") }
+}
+
+const TOKEN_BUCKET: &str = "token_bucket.rs";
+const FIXED_WINDOW: &str = "fixed_window.rs";
+const SLIDING_WINDOW: &str = "sliding_window.rs";
+const CONCURRENCY: &str = "concurrency.rs";
+const LEASE_POOL: &str = "lease_pool.rs";
+
+/// Every ordering above `Relaxed`, weakened; and of each algorithm some check left out or transition broken.
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        file: TOKEN_BUCKET,
+        within: "fn take(&self",
+        text: "Err(newer) => used = newer",
+        by: "Err(_) => return Ok(())",
+        model: ("token_bucket", "wide::racing_takes_share_the_burst_and_never_pass_it"),
+    },
+    Mutant {
+        file: TOKEN_BUCKET,
+        within: "fn judge(&self",
+        text: "distance < self.behind.into()",
+        by: "true",
+        model: ("token_bucket", "wide::an_older_now_is_told_no_more_than_the_newest"),
+    },
+    Mutant {
+        file: TOKEN_BUCKET,
+        within: "fn judge(&self",
+        text: "distance < self.behind.into()",
+        by: "distance < W::MASK / 2",
+        model: ("token_bucket", "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon"),
+    },
+    Mutant {
+        file: TOKEN_BUCKET,
+        within: "fn judge(&self",
+        text: "from: position.wrapping_sub(full)",
+        by: "from: used",
+        model: ("token_bucket", "wide::a_bucket_refills_from_the_newest_now_of_two_racers"),
+    },
+    Mutant {
+        file: FIXED_WINDOW,
+        within: "fn take(&self",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return Ok(())",
+        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+    },
+    Mutant {
+        file: FIXED_WINDOW,
+        within: "fn take(&self",
+        text: "if count + wanted > self.limit()",
+        by: "if false && count > 0",
+        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+    },
+    Mutant {
+        file: FIXED_WINDOW,
+        within: "fn take(&self",
+        text: "(_, None) => end",
+        by: "(_, None) => end + self.layout.split(state).0",
+        model: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
+    },
+    Mutant {
+        file: "stamped.rs",
+        within: "fn ahead(&self",
+        text: "distance < self.behind.into()",
+        by: "true",
+        model: ("fixed_window", "wide::a_late_now_counts_in_the_newest_window"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "let mut state = self.state.load(Acquire)",
+        by: "let mut state = self.state.load(Relaxed)",
+        model: ("sliding_window", "wide::one_denied_by_a_take_sees_the_roll_before_it"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "let mut state = self.state.load(Acquire)",
+        by: "let mut state = self.state.load(Relaxed)",
+        model: ("sliding_window", "wide::a_denial_beside_a_roll_leaves_the_limiter_as_it_was"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "self.roll(epoch);\n                    state = self.state.load(Acquire)",
+        by: "self.roll(epoch);\n                    state = self.state.load(Relaxed)",
+        model: ("sliding_window", "wide::one_denied_after_a_roll_of_its_own_sees_the_roll_before_it"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "self.roll(decides);\n                state = self.state.load(Acquire)",
+        by: "self.roll(decides);\n                state = self.state.load(Relaxed)",
+        model: ("sliding_window", "one_denied_after_a_whole_horizon_sees_the_roll_before_it"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "Relaxed, Acquire)",
+        by: "Relaxed, Relaxed)",
+        model: ("sliding_window", "wide::one_denied_after_a_lost_exchange_sees_the_roll_before_it"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "fetch_add(wanted, Release)",
+        by: "fetch_add(wanted, Relaxed)",
+        model: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "target, Acquire, Relaxed)",
+        by: "target, Relaxed, Relaxed)",
+        model: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "rolled, Release, Relaxed)",
+        by: "rolled, Relaxed, Relaxed)",
+        model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "pub fn available_at(&self",
+        text: "self.state.load(Acquire)",
+        by: "self.state.load(Relaxed)",
+        model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn retry(&self",
+        text: "self.state.load(Acquire)",
+        by: "self.state.load(Relaxed)",
+        model: ("sliding_window", "wide::a_retry_is_never_earlier_than_any_state_allows"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return Ok(())",
+        model: ("sliding_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+    },
+    // The caller's epoch picks the slot, not the one that decided.
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "epoch.wrapping_add_signed(-passed)",
+        by: "epoch",
+        model: ("sliding_window", "wide::a_late_now_counts_in_the_newest_segment"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn take(&self",
+        text: "if self.outdated(",
+        by: "if false && self.outdated(",
+        model: ("sliding_window", "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own"),
+    },
+    // A roll re-tags the newest slot alone.
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "self.targets(epoch)",
+        by: "self.targets(epoch).filter(|&(_, target)| target == self.layout.stamp(epoch))",
+        model: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
+    },
+    // Both of two rolls give back what one of them has re-tagged.
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "Err(newer) => seen = newer",
+        by: "Err(_) => { owed += count; break; }",
+        model: ("sliding_window", "wide::racers_that_roll_to_one_epoch_give_back_once"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "{ stamp } else { at }",
+        by: "{ stamp } else { stamp }",
+        model: ("sliding_window", "wide::a_roll_to_an_older_epoch_does_not_move_the_state_back"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn roll(&self",
+        text: "total.saturating_sub(owed)",
+        by: "total",
+        model: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn take(&self",
+        text: "Acquire, Relaxed)",
+        by: "Relaxed, Relaxed)",
+        model: ("concurrency", "wide::a_permit_of_a_limit_of_one_guards_data"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn give_back(&self",
+        text: "AVAILABLE_AT, Release)",
+        by: "AVAILABLE_AT, Relaxed)",
+        model: ("concurrency", "wide::a_taker_of_all_permits_sees_what_every_former_holder_wrote"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn take(&self",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return Ok(())",
+        model: ("concurrency", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "pub fn set_limit(&self",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return Ok(old)",
+        model: ("concurrency", "wide::two_resizes_follow_each_other_and_leave_what_is_out_alone"),
+    },
+    // A lower limit forgets what is out.
+    Mutant {
+        file: CONCURRENCY,
+        within: "pub fn set_limit(&self",
+        text: "available - old.cast_signed() + limit.cast_signed()",
+        by: "available.min(limit.cast_signed())",
+        model: ("concurrency", "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "pub fn claim_at(",
+        text: "stage, Release)",
+        by: "stage, Relaxed)",
+        model: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "pub fn release(&self",
+        text: "state.load(Acquire)",
+        by: "state.load(Relaxed)",
+        model: ("lease_pool", "a_release_gives_back_what_was_claimed_however_the_id_came_over"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "pub fn sweep(&self",
+        text: "state.load(Acquire)",
+        by: "state.load(Relaxed)",
+        model: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn reserve(&self) -> Option<(&Self",
+        text: "BUSY, Acquire, Relaxed)",
+        by: "BUSY, Relaxed, Relaxed)",
+        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn end(&self",
+        text: "free, Release, Relaxed)",
+        by: "free, Relaxed, Relaxed)",
+        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "impl Drop for FreeOnDrop",
+        text: "FREE, Release)",
+        by: "FREE, Relaxed)",
+        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before"),
+    },
+    // Two owners of one slot.
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn reserve(&self) -> Option<(&Self",
+        text: ".is_ok()",
+        by: ".is_ok() | true",
+        model: ("lease_pool", "two_claims_on_the_last_slot_make_one_lease"),
+    },
+    // A lease ends for whoever asks.
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn end(&self",
+        text: ".ok()?",
+        by: ".ok()",
+        model: ("lease_pool", "two_releases_of_one_id_give_back_once"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn end(&self",
+        text: ".ok()?",
+        by: ".ok()",
+        model: ("lease_pool", "a_release_and_a_sweep_give_back_once"),
+    },
+    // The slot's next lease has the same id.
+    Mutant {
+        file: LEASE_POOL,
+        within: "fn end(&self",
+        text: ".wrapping_add(NEXT)",
+        by: "",
+        model: ("lease_pool", "a_stale_id_never_ends_the_lease_that_has_its_slot_now"),
+    },
+    Mutant {
+        file: LEASE_POOL,
+        within: "pub fn sweep(&self",
+        text: "== DUE",
+        by: ">= HELD",
+        model: ("lease_pool", "a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one"),
+    },
+    // A sweep takes whatever lease is in the slot by now.
+    Mutant {
+        file: LEASE_POOL,
+        within: "pub fn sweep(&self",
+        text: "self.end(slot, index, state, permits)",
+        by: "self.end(slot, index, slot.state.load(Acquire), permits)",
+        model: ("lease_pool", "a_new_lease_is_not_swept_by_the_deadline_of_an_old_one"),
+    },
+    // A denied claim keeps its slot.
+    Mutant {
+        file: LEASE_POOL,
+        within: "impl Drop for FreeOnDrop",
+        text: "| FREE",
+        by: "| BUSY",
+        model: ("lease_pool", "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free"),
+    },
+    Mutant {
+        file: "counted.rs",
+        within: "fn release(&self",
+        text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
+        by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
+        model: ("counted", "what_is_held_never_exceeds_the_limit"),
+    },
+    Mutant {
+        file: "clock.rs",
+        within: "pub fn advance(&self",
+        text: "self.0.fetch_add(by, Relaxed)",
+        by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
+        model: ("manual_clock", "steps_of_several_threads_add_up_and_the_time_never_goes_back"),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "    fn one() {\n        a(b);\n    }\n\n    fn two() {\n        b(b);\n    }\n";
+
+    fn mutant(within: &'static str, text: &'static str) -> Mutant {
+        Mutant { file: "", within, text, by: "c", model: ("", "") }
+    }
+
+    #[test]
+    fn one_place_is_changed_and_nothing_around_it() {
+        let mutated = mutate(SOURCE, &mutant("fn one(", "a"));
+        assert_eq!(mutated, Ok(SOURCE.replace('a', "c")));
+    }
+
+    #[test]
+    fn a_text_that_is_not_there_once_is_refused() {
+        assert!(mutate(SOURCE, &mutant("fn two(", "b")).is_err(), "twice");
+        assert!(mutate(SOURCE, &mutant("fn two(", "a")).is_err(), "in another function");
+        assert!(mutate(SOURCE, &mutant("fn ", "a")).is_err(), "in which function?");
+    }
+}
