@@ -3,7 +3,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`input`] | the log as lines: file or standard input, plain or gzip, in constant memory |
-//! | [`line`] | one line: address, time and size |
+//! | [`mod@line`] | one line: address, time and size |
 //! | [`limit`] | `--limit N/PERIOD` |
 //! | [`settings`] | from the command line to a limiter |
 //! | [`judge`] | a limiter for each key, and what they decided |
@@ -40,7 +40,8 @@ use crate::failure::Failure;
 /// result cannot be written.
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let settings = Settings::new(args)?;
-    let unreadable = |error| Failure::Refused(format!("cannot read {}: {error}", args.log.display()));
+    let name = input::name(&args.log);
+    let unreadable = |error| Failure::Refused(format!("cannot read {name}: {error}"));
     let start = Instant::now();
     let mut judge = Judge::new(settings);
     let mut malformed = 0;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     if args.json {
         report.json()?;
     } else {
-        report.summary(&judge, &args.log)?;
+        report.summary(&judge, &name)?;
     }
     Ok(ExitCode::SUCCESS)
 }

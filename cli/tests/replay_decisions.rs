@@ -160,8 +160,9 @@ fn windowed(limit: u64, counts: impl Fn(u64, u64) -> bool + 'static) -> Decide {
     let mut admissions = Admissions::new();
     Box::new(move |key, now, cost| {
         let admitted = admissions.entry(key.into()).or_default();
-        let taken: u64 =
-            admitted.iter().filter(|&&(then, _)| counts(then, now)).map(|&(_, permits)| permits).sum();
+        // Time does not go back: what no longer counts never will again.
+        admitted.retain(|&(then, _)| counts(then, now));
+        let taken: u64 = admitted.iter().map(|&(_, permits)| permits).sum();
         let enough = taken + cost <= limit;
         if enough {
             admitted.push((now, cost));

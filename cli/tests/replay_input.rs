@@ -146,6 +146,9 @@ fn a_log_that_cannot_be_read_is_refused() {
     ] {
         let file = Scratch::new(name, &content);
         refused(&["replay", file.path()], "cannot read");
+        let piped = replay(&content, &[]);
+        assert_eq!(piped.status.code(), Some(2));
+        assert!(text(&piped.stderr).starts_with("portcullis: cannot read standard input: "));
     }
 }
 

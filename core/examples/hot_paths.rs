@@ -20,7 +20,7 @@ macro_rules! acquires {
         /// As the limiter.
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub fn $name(limiter: &$limiter, now: Timestamp, n: u32) -> Result<Lease<&$limiter>, Denied> {
+        pub extern "Rust" fn $name(limiter: &$limiter, now: Timestamp, n: u32) -> Result<Lease<&$limiter>, Denied> {
             Lease::try_acquire_at(limiter, now, n)
         }
     )*};
@@ -43,7 +43,7 @@ macro_rules! drops {
         /// Gives the permits of `lease` back, if they come back by release.
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub fn $name(lease: Lease<&$limiter>) {
+        pub extern "Rust" fn $name(lease: Lease<&$limiter>) {
             drop(lease);
         }
     )*};
@@ -62,7 +62,7 @@ drops! {
 /// As the pool.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub fn lease_pool_claim(
+pub extern "Rust" fn lease_pool_claim(
     pool: &LeasePool<Concurrency, 16>,
     now: Timestamp,
     n: u32,
@@ -78,6 +78,9 @@ pub fn lease_pool_claim(
 /// As the pool.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub fn lease_pool_release(pool: &LeasePool<Concurrency, 16>, id: LeaseId) -> Result<u32, StaleId> {
+pub extern "Rust" fn lease_pool_release(
+    pool: &LeasePool<Concurrency, 16>,
+    id: LeaseId,
+) -> Result<u32, StaleId> {
     pool.release(id)
 }

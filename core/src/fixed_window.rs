@@ -407,11 +407,13 @@ impl FixedWindowBuilder {
                     Err(error) => return Err(error),
                 }
             };
+            let grid = Grid::new(self.origin, tick);
             Ok(FixedWindow {
-                state: AtomicWord::new(0),
+                // No window is on: the last one ended with the origin.
+                state: AtomicWord::new(layout.stamp(grid.index(self.origin))),
                 layout,
                 span: narrow(span),
-                grid: Grid::new(self.origin, tick),
+                grid,
                 rounded: self.started,
             })
         }

@@ -164,7 +164,7 @@ pub(crate) const fn staleness(
     let staleness = match asked {
         // Where positions stand still, no `now` is late.
         Some(asked) if scale.gain > 0 => scale.positions(asked),
-        _ if range >= scale.positions(1 << 63) => range / 16,
+        _ if range >= scale.positions(1 << 63) && range / 16 > second => range / 16,
         _ if range / 256 > hour => hour,
         _ if range / 256 > second => range / 256,
         _ => second,

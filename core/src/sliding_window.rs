@@ -459,7 +459,8 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         self
     }
 
-    /// The instant that segments are counted from; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
+    /// The instant that segments are counted from; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`]. Without effect
+    /// on segments of 1 ns.
     pub const fn origin(mut self, origin: Timestamp) -> Self {
         self.origin = origin;
         self

@@ -62,7 +62,7 @@ impl<W: Word> Stamped<W> {
 
     /// `position` as a stamp, in its place in the word.
     #[inline(always)]
-    pub(crate) fn stamp(&self, position: u64) -> u64 {
+    pub(crate) const fn stamp(&self, position: u64) -> u64 {
         // A count of 64 bits leaves no stamp, and is refused by the builder.
         position.wrapping_shl(self.count_bits) & W::MASK
     }

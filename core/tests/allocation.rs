@@ -1,8 +1,9 @@
 //! No path of the crate allocates: a counting allocator watches each of them.
 
+use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 use core::time::Duration;
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::System;
 
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{

@@ -145,7 +145,12 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     }
     let bucket = builder.build_on::<W>()?;
     assert!(bucket.staleness() >= Duration::from_secs(1), "{:?} {settings:?}", bucket.staleness());
-    assert!(bucket.horizon() >= bucket.staleness(), "{:?} {:?} {settings:?}", bucket.staleness(), bucket.horizon());
+    assert!(
+        bucket.horizon() >= bucket.staleness(),
+        "{:?} {:?} {settings:?}",
+        bucket.staleness(),
+        bucket.horizon()
+    );
     assert_eq!(bucket.available_at(settings.origin()), settings.initial, "{settings:?}");
     ask(&bucket, settings, draws);
     Ok(())

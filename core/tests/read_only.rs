@@ -87,13 +87,13 @@ fn denies_without_writing<L: Limiter + Debug>(limiter: L, now: Timestamp, grante
     assert!(!format!("{limit:?}").is_empty());
     if let Some(granted) = granted {
         assert!(limit.take_at(granted, 0).is_ok(), "a probe writes nothing either");
-        let signal = limiter.signal_of(|limit| drop(black_box(limit.take_at(granted, 1))));
+        let signal = limiter.signal_of(|limit| _ = black_box(limit.take_at(granted, 1)));
         assert!(
             matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
             "a grant wrote nothing, so this test shows nothing: {signal:?}"
         );
     }
-    assert_eq!(limiter.signal_of(|limit| drop(black_box(limit.take_at(now, 1)))), None);
+    assert_eq!(limiter.signal_of(|limit| _ = black_box(limit.take_at(now, 1))), None);
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -102,11 +102,11 @@ const SECOND: Duration = Duration::from_secs(1);
 fn a_token_bucket_denies_without_writing() {
     let at = Timestamp::from_millis;
     let bucket = TokenBucket::new(Rate::per_second(1), 3);
-    bucket.try_acquire_at(at(0), 3).unwrap();
+    bucket.take_at(at(0), 3).unwrap();
     denies_without_writing(bucket, at(999), Some(at(1_000)));
 
     let narrow = TokenBucket::builder(Rate::per_second(1), 3).stepwise().build_on::<u32>().unwrap();
-    narrow.try_acquire_at(at(5_000), 3).unwrap();
+    narrow.take_at(at(5_000), 3).unwrap();
     // Late as well.
     denies_without_writing(narrow, at(4_000), Some(at(6_000)));
 }
@@ -115,12 +115,12 @@ fn a_token_bucket_denies_without_writing() {
 fn a_fixed_window_denies_without_writing() {
     let at = Timestamp::from_millis;
     let window = FixedWindow::new(3, SECOND);
-    window.try_acquire_at(at(0), 3).unwrap();
+    window.take_at(at(0), 3).unwrap();
     denies_without_writing(window, at(999), Some(at(1_000)));
 
     let builder = FixedWindow::builder(3, SECOND).started_by_first_request();
     let started = builder.build_on::<u32>().unwrap();
-    started.try_acquire_at(at(5_500), 3).unwrap();
+    started.take_at(at(5_500), 3).unwrap();
     denies_without_writing(started, at(6_000), Some(at(6_500)));
 }
 
@@ -128,14 +128,14 @@ fn a_fixed_window_denies_without_writing() {
 fn a_sliding_window_denies_without_writing() {
     let at = Timestamp::from_millis;
     let window = SlidingWindow::<4>::new(3, SECOND, 4);
-    window.try_acquire_at(at(0), 3).unwrap();
+    window.take_at(at(0), 3).unwrap();
     // In a segment that nobody has rolled to.
     denies_without_writing(window, at(999), Some(at(1_000)));
 
     let builder = SlidingWindow::<4>::builder(3, SECOND, 3).strict();
     let strict = builder.build_on::<u32>().unwrap();
-    strict.try_acquire_at(at(0), 1).unwrap();
-    strict.try_acquire_at(at(700), 2).unwrap();
+    strict.take_at(at(0), 1).unwrap();
+    strict.take_at(at(700), 2).unwrap();
     // Some, but too few, have left the window by then.
     denies_without_writing(strict, at(900), Some(at(1_400)));
 }
@@ -149,7 +149,7 @@ fn a_concurrency_limit_denies_without_writing() {
 
     let free = ReadOnly::new(Concurrency::<u32>::try_new(3).unwrap());
     assert!(free.get().try_acquire(0).is_ok(), "a probe");
-    let signal = free.signal_of(|limit| drop(black_box(limit.take_at(Timestamp::ZERO, 1))));
+    let signal = free.signal_of(|limit| _ = black_box(limit.take_at(Timestamp::ZERO, 1)));
     assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
 }
 
@@ -165,6 +165,6 @@ fn a_full_pool_and_a_stale_id_write_nothing() {
         assert_eq!(pool.get().release(black_box(stale)), Err(StaleId));
     }
     assert_eq!((pool.get().sweep(Timestamp::MAX), pool.get().leases()), (0, 2));
-    let signal = pool.signal_of(|pool| drop(black_box(pool.release(held[0]))));
+    let signal = pool.signal_of(|pool| _ = black_box(pool.release(held[0])));
     assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
 }

@@ -385,6 +385,17 @@ mod staleness {
         assert_eq!(sliding.build().unwrap().staleness(), late);
     }
 
+    /// Also where the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse one brings much at once.
+    #[test]
+    fn is_at_least_a_tick() {
+        let years = nanos(1 << 60);
+        let settings = TokenBucket::builder(Rate::new(500_000_000, years), 5).stepwise();
+        let bucket = settings.build_on::<u32>().unwrap();
+        assert!(bucket.staleness() >= years, "{:?}", bucket.staleness());
+        assert!(bucket.try_acquire_at(Timestamp::from_nanos(1 << 60), 5).is_ok());
+        assert!(bucket.try_acquire_at(Timestamp::from_nanos((1 << 60) - 1), 1).is_err(), "1 ns late");
+    }
+
     /// A duration that is longer than 292 years is no setting.
     #[test]
     fn is_at_most_292_years() {

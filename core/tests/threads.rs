@@ -5,6 +5,7 @@
 //! returned: the instant lies between that and its own `now`. A window surely holds those admissions whose whole interval it
 //! holds, and these must never be more than the limiter promises.
 
+#[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
 
@@ -198,9 +199,9 @@ fn check_bucket(width: &str, admissions: &[Admission], permits: u32, period: u64
     let over = most_over_the_rate(admissions, permits.into(), period.into());
     let bound = i128::from(burst) * i128::from(period);
     println!(
-        "token bucket, {width}, {permits} each {period} ns: {} admitted; fullest window {:.3} of a burst of {burst}",
+        "token bucket, {width}, {permits} each {period} ns: {} admitted; fullest window {} over the rate, of a burst of {burst}",
         total(admissions),
-        over as f64 / period as f64,
+        over / i128::from(period),
     );
     assert!(over <= bound, "a window holds {over} / {period} more than the rate allows");
     assert!(2 * over > bound, "hardly used, so this shows nothing");

@@ -10,7 +10,7 @@
 //! one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
 #![cfg(loom)]
 
-use std::sync::atomic::AtomicUsize as Count;
+use core::sync::atomic::AtomicUsize as Count;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! The fixed window: one word, replaced by compare-exchange, every access `Relaxed`.
 #![cfg(loom)]
 
-use std::time::Duration;
+use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{FixedWindow, Timestamp, Word};

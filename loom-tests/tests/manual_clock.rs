@@ -1,7 +1,7 @@
 //! The manual clock: one word, every access `Relaxed`.
 #![cfg(loom)]
 
-use std::time::Duration;
+use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{Clock, ManualClock};

@@ -3,7 +3,7 @@
 //! Two segments of a second each, unless a model says otherwise, so that the window at second `s` is `s - 1` and `s`.
 #![cfg(loom)]
 
-use std::time::Duration;
+use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{Denied, Limiter, Retry, SlidingWindow, Timestamp, Word};
@@ -271,7 +271,7 @@ fn a_denial_beside_a_roll_leaves_the_limiter_as_it_was<W: Word>() {
         let denied = full && take(&*limit, at(8), 1) == 0;
         assert_eq!((join(taker), denied), (3, full));
         if denied {
-            assert_eq!(format!("{limit:?}"), format!("{alone:?}"));
+            assert_eq!(format!("{:?}", *limit), format!("{:?}", *alone));
         }
     });
 }

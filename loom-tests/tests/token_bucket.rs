@@ -1,7 +1,7 @@
 //! The token bucket: one word, moved on by compare-exchange, every access `Relaxed`.
 #![cfg(loom)]
 
-use std::time::Duration;
+use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{Rate, Timestamp, TokenBucket, Word};

@@ -3,6 +3,7 @@ use crate::context::Context;
 use crate::hot_paths;
 use crate::no_std;
 use crate::setup::Part;
+use crate::weaken;
 
 /// Several steps under one name.
 pub(crate) struct Task {
@@ -26,7 +27,7 @@ pub(crate) type Check = Result<String, String>;
 pub(crate) const TASKS: &[Task] = &[
     Task {
         name: "test",
-        about: "everything that has to hold for a change: all steps but soak",
+        about: "everything that has to hold for a change: all steps but weaken and soak",
         steps: &["fmt", "clippy", "doc", "tests", "core-tests", "doc-tests", "loom", "hot-paths", "no-std"],
     },
     Task { name: "lint", about: "fmt, clippy and doc", steps: &["fmt", "clippy", "doc"] },
@@ -43,6 +44,7 @@ pub(crate) const TASKS: &[Task] = &[
             "loom",
             "hot-paths",
             "no-std",
+            "weaken",
             "soak",
         ],
     },
@@ -77,6 +79,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "the core compiles for targets without std, with native atomics alone",
         needs: Some(Part::BareTargets),
         run: no_std::check,
+    },
+    Step {
+        name: "weaken",
+        about: "every ordering, weakened in turn, makes a loom model fail",
+        needs: None,
+        run: weaken,
     },
     Step {
         name: "soak",
@@ -132,6 +140,11 @@ fn loom(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
     cargo.args(["--release", "--package", "portcullis-loom", "--target-dir"]).arg(context.target_dir("loom"));
     command::run_tests(cargo.env("RUSTFLAGS", "--cfg loom"))
+}
+
+fn weaken(context: &Context) -> Check {
+    weaken::run(&context.root)?;
+    Ok(String::new())
 }
 
 fn soak(context: &Context) -> Check {

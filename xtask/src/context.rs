@@ -7,7 +7,7 @@ use crate::setup::{self, Part};
 
 /// Where the steps run, and how they start other programs.
 pub(crate) struct Context {
-    root: PathBuf,
+    pub(crate) root: PathBuf,
     /// Nobody is there to read that a step was not run: it must fail.
     pub(crate) ci: bool,
 }

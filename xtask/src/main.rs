@@ -12,6 +12,7 @@ mod listing;
 mod no_std;
 mod report;
 mod setup;
+mod weaken;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! The log as lines: from a file or standard input, plain or gzip, in constant memory.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
@@ -11,6 +12,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 const LONGEST: u64 = 64 * 1024;
 
 const BUFFER: usize = 128 * 1024;
+
+/// The name of a log that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// What `log` is called when people are told of it.
+pub(crate) fn name(log: &Path) -> Cow<'_, str> {
+    if log == Path::new(STANDARD_INPUT) { "standard input".into() } else { log.to_string_lossy() }
+}
 
 /// A line without its end.
 pub(crate) struct Line<'a> {
@@ -30,7 +39,7 @@ pub(crate) struct Lines {
 impl Lines {
     /// Opens `log`, or standard input for `-`, and finds out by its first bytes whether it is gzip.
     pub(crate) fn open(log: &Path) -> io::Result<Self> {
-        let (source, length): (Box<dyn Read>, u64) = if log == Path::new("-") {
+        let (source, length): (Box<dyn Read>, u64) = if log == Path::new(STANDARD_INPUT) {
             (Box::new(io::stdin().lock()), 0)
         } else {
             let file = File::open(log)?;

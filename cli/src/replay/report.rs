@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 
 use serde::Serialize;
 
@@ -80,10 +79,9 @@ impl Report {
     /// # Errors
     ///
     /// If standard output cannot be written.
-    pub(crate) fn summary(&self, judge: &Judge, log: &Path) -> io::Result<()> {
+    pub(crate) fn summary(&self, judge: &Judge, log: &str) -> io::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
         let settings = judge.settings();
-        let log = if log == Path::new("-") { "standard input".into() } else { log.to_string_lossy() };
         write!(out, "{log}: {} requests", grouped(self.requests))?;
         if settings.key == KeyBy::Ip {
             write!(out, " of {} addresses", grouped(self.keys as u64))?;

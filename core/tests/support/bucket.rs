@@ -54,7 +54,7 @@ impl BucketModel {
             unit,
             gain: permits * i128::from(tick) / unit,
             range: 1 << W::BITS,
-            staleness_ticks: (bucket.staleness().min(AGES).as_nanos() / u128::from(tick)) as i128,
+            staleness_ticks: (bucket.staleness().min(AGES).as_nanos() / u128::from(tick)).cast_signed(),
             facts: (nanos(bucket.staleness()), nanos(bucket.horizon())),
         };
         model.newest = model.rounded(origin);
@@ -84,7 +84,7 @@ impl BucketModel {
 
 impl Model for BucketModel {
     fn look(&self, now: u64) -> Verdict {
-        let whole = |parts: i128| (parts / self.period) as u64;
+        let whole = |parts: i128| u64::try_from(parts / self.period).expect("never negative");
         let at = self.rounded(now);
         if at < self.newest {
             let late = (self.newest - at) / i128::from(self.tick);
@@ -93,7 +93,6 @@ impl Model for BucketModel {
         }
         let ideal = whole(self.unbounded(now).min(self.full));
         match self.lap(now) {
-            None => Verdict::Exactly(ideal),
             // Fills anew, from the multiple of the horizon on.
             Some(units) if units * self.unit <= self.full => {
                 Verdict::Wrapped { told: whole(units * self.unit), ideal }
@@ -106,7 +105,7 @@ impl Model for BucketModel {
             Some(units) if units >= self.range - (self.staleness_ticks + 1) * self.gain => {
                 Verdict::Blurred { ideal }
             }
-            Some(_) => Verdict::Exactly(ideal),
+            _ => Verdict::Exactly(ideal),
         }
     }
 
@@ -124,7 +123,7 @@ impl Model for BucketModel {
     }
 
     fn capacity(&self) -> u64 {
-        (self.full / self.period) as u64
+        u64::try_from(self.full / self.period).expect("a burst")
     }
 
     fn allows_idle(&self, now: u64, told: u64, idle: Idle) -> bool {

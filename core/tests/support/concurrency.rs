@@ -61,14 +61,14 @@ pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 let n = draws.within(0, leases[pick].permits().into()) as u32;
                 let split = leases[pick].split(n).expect("no more than it holds");
                 assert_eq!(split.permits(), n);
-                if draws.once_in(2) {
-                    assert!(leases[0].merge(split).is_ok());
-                } else if draws.once_in(2) {
-                    let n = split.forget();
-                    limiter.release(n);
-                    in_use -= u64::from(n);
-                } else {
-                    leases.push(split);
+                match draws.below(3) {
+                    0 => leases.push(split),
+                    1 => assert!(leases[0].merge(split).is_ok()),
+                    _ => {
+                        let n = split.forget();
+                        limiter.release(n);
+                        in_use -= u64::from(n);
+                    }
                 }
             }
             _ => {}

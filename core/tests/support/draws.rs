@@ -4,7 +4,7 @@
 /// trace.
 #[derive(Debug)]
 pub(crate) enum Draws<'a> {
-    /// SplitMix64, for so many steps.
+    /// A `SplitMix64` generator, for so many steps.
     Seeded {
         /// The generator's state.
         state: u64,
@@ -12,7 +12,6 @@ pub(crate) enum Draws<'a> {
         steps: u32,
     },
     /// These choices, and then zeros.
-    #[allow(dead_code, reason = "not every test shrinks")]
     Given(&'a [u64]),
 }
 
@@ -29,7 +28,6 @@ impl Draws<'_> {
     }
 
     /// Whether the trace is small enough to be checked in every costly way.
-    #[allow(dead_code, reason = "used where there is a choice")]
     pub(crate) fn is_small(&self) -> bool {
         matches!(self, Self::Given(_))
     }

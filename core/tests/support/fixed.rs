@@ -34,7 +34,7 @@ pub(crate) struct FixedModel {
 impl FixedModel {
     fn new<W: Word>(fixed: &FixedWindow<W>, window: u64, started: bool, origin: u64) -> Self {
         let step = nanos(fixed.tick());
-        let positions = |span: Duration| (span.as_nanos() / u128::from(step)) as i128;
+        let positions = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
         Self {
             limit: fixed.limit(),
             window,
@@ -42,7 +42,8 @@ impl FixedModel {
             // Positions of 1 ns are the time itself.
             origin: if step == 1 { 0 } else { origin },
             step,
-            end: 0,
+            // The last window ended with the origin.
+            end: if step == 1 { origin.into() } else { 0 },
             count: 0,
             is_old: false,
             newest: 0,

@@ -44,7 +44,7 @@ impl SlidingModel {
     ) -> Self {
         let segments = u64::from(sliding.segments());
         let in_segments = |span: core::time::Duration| {
-            (span.as_nanos() * u128::from(segments)).div_ceil(u128::from(window)) as i128
+            (span.as_nanos() * u128::from(segments)).div_ceil(u128::from(window)).cast_signed()
         };
         let length = i128::from(segments) + i128::from(strict);
         Self {
@@ -67,7 +67,7 @@ impl SlidingModel {
 
     fn segment(&self, now: u64) -> i128 {
         let since = u128::from(now.saturating_sub(self.origin));
-        let segment = (since * u128::from(self.segments) / u128::from(self.window)) as i128;
+        let segment = (since * u128::from(self.segments) / u128::from(self.window)).cast_signed();
         // The last few segments of all time are one, if they are 1 ns long.
         segment.min(i128::from(u64::MAX) - self.length)
     }
@@ -75,7 +75,7 @@ impl SlidingModel {
     /// The first instant of a segment.
     fn start(&self, segment: i128) -> i128 {
         let since = (segment * i128::from(self.window)).unsigned_abs().div_ceil(u128::from(self.segments));
-        i128::from(self.origin) + since as i128
+        i128::from(self.origin) + since.cast_signed()
     }
 
     /// What an ideal window has left in `segment`.

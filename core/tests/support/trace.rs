@@ -31,19 +31,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds what happened in other traces.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.operations += other.operations;
-        self.granted += other.granted;
-        self.denied += other.denied;
-        self.retried += other.retried;
-        self.late += other.late;
-        self.late_and_less += other.late_and_less;
-        self.wrapped += other.wrapped;
-        self.wrapped_and_less += other.wrapped_and_less;
-        self.void += other.void;
-    }
-
     fn count(&mut self, verdict: Verdict, told: u64) {
         self.operations += 1;
         match verdict {
@@ -79,6 +66,15 @@ impl Display for Tally {
     }
 }
 
+/// How a request ended.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Granted,
+    Denied(Denied),
+    /// Granted where nothing was promised, and nothing is from here on.
+    Over,
+}
+
 /// Runs a random trace on `limiter`, and compares every answer with `model`.
 pub(crate) fn trace<L, M>(limiter: &L, model: &mut M, draws: &mut Draws<'_>, tally: &mut Tally)
 where
@@ -98,16 +94,21 @@ where
         let some = draws.magnitude(most.saturating_add(1));
         let bold = draws.magnitude(u32::MAX.into());
         let n = draws.one_of(&[some, some, most, most + 1, 1, 1, 0, bold]).min(u32::MAX.into()) as u32;
-        let Some(denied) = operation(limiter, model, now, n, draws, tally) else { return };
+        let outcome = operation(limiter, model, now, n, draws, tally);
         let stands = model.look(now).promises_a_retry();
-        now = match denied.filter(|_| stands).map(|denied| limiter.retry(denied)) {
+        let retry = match outcome {
+            Outcome::Denied(denied) if stands => Some(limiter.retry(denied)),
+            Outcome::Denied(_) | Outcome::Granted => None,
+            Outcome::Over => return,
+        };
+        now = match retry {
             // The try that must fail, and the one that must succeed.
             Some(Retry::At(at)) if draws.once_in(2) => {
                 let at = at.as_nanos();
                 let early = operation(limiter, model, at - 1, n, draws, tally);
-                assert!(matches!(early, Some(Some(_))), "granted 1 ns before the retry at {at}");
+                assert!(matches!(early, Outcome::Denied(_)), "granted 1 ns before the retry at {at}");
                 let retried = operation(limiter, model, at, n, draws, tally);
-                assert!(matches!(retried, Some(None)), "denied at the retry at {at}");
+                assert!(matches!(retried, Outcome::Granted), "denied at the retry at {at}");
                 tally.retried += 1;
                 at
             }
@@ -143,7 +144,7 @@ fn next<M: Model>(model: &M, now: u64, draws: &mut Draws<'_>) -> u64 {
     }
 }
 
-/// One request, and every question that can be asked before and after it. Returns the denial, or nothing if the trace is over.
+/// One request, and every question that can be asked before and after it.
 fn operation<L, M>(
     limiter: &L,
     model: &mut M,
@@ -151,7 +152,7 @@ fn operation<L, M>(
     n: u32,
     draws: &mut Draws<'_>,
     tally: &mut Tally,
-) -> Option<Option<Denied>>
+) -> Outcome
 where
     L: Limiter + Debug,
     M: Model + Debug,
@@ -180,11 +181,11 @@ where
         if n > 0 {
             if verdict == Verdict::Void {
                 // Promises nothing from here on.
-                return None;
+                return Outcome::Over;
             }
             model.granted(now, n, told);
         }
-        return Some(None);
+        return Outcome::Granted;
     };
     tally.denied += 1;
     let capacity = model.capacity();
@@ -217,7 +218,7 @@ where
             _ => panic!("{retry:?}; {}", context()),
         }
     }
-    Some(Some(denied))
+    Outcome::Denied(denied)
 }
 
 /// Whether the model knows that the limiter's word has come around between its newest `now` and `now`.

@@ -1,0 +1,335 @@
+//! Takes and releases in a signal handler, on the limiter that the interrupted code is just using: bounds hold, nothing is lost, and nobody
+//! waits for the interrupted.
+//!
+//! One thread and one timer, without the test harness, whose other threads the signals would go to. Time is a counter that both
+//! move on, so that the interrupted may come late with its `now`.
+
+#[cfg(not(unix))]
+fn main() {}
+
+#[cfg(unix)]
+fn main() {
+    let asked = |what: &str| std::env::args().any(|argument| argument == what);
+    if asked("--list") || asked("--ignored") {
+        return;
+    }
+    interrupted::run();
+}
+
+#[cfg(unix)]
+mod interrupted {
+    use core::hint::black_box;
+    use core::ptr;
+    use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+    use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, compiler_fence};
+    use core::time::Duration;
+    use std::time::Instant;
+
+    use portcullis_core::{
+        Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
+        Word,
+    };
+
+    /// Something that two contexts use at once, and what must hold of it.
+    trait Subject: Sync {
+        fn name(&self) -> &'static str;
+        /// What the main thread does, over and over.
+        fn work(&self);
+        /// What the signal handler does.
+        fn interrupt(&self);
+        /// Panics if a bound was passed, or something was lost, when both are done.
+        fn check(&self);
+    }
+
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    /// Whether the main thread is in a call of the subject.
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    static SIGNALS: AtomicU64 = AtomicU64::new(0);
+    static LANDED: AtomicU64 = AtomicU64::new(0);
+    static CURRENT: AtomicUsize = AtomicUsize::new(0);
+
+    /// A call that the signals should land in.
+    fn call<T>(f: impl FnOnce() -> T) -> T {
+        INSIDE.store(true, Relaxed);
+        compiler_fence(SeqCst);
+        let result = black_box(f());
+        compiler_fence(SeqCst);
+        INSIDE.store(false, Relaxed);
+        result
+    }
+
+    extern "C" fn on_alarm(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Relaxed);
+        LANDED.fetch_add(INSIDE.load(Relaxed).into(), Relaxed);
+        SUBJECTS[CURRENT.load(Relaxed)].interrupt();
+    }
+
+    /// A limiter whose permits come back by time, and how many it may grant up to a time.
+    struct Replenishing<L> {
+        name: &'static str,
+        limiter: L,
+        bound: fn(u64) -> u64,
+        granted: AtomicU64,
+    }
+
+    impl<L: Limiter + Sync> Replenishing<L> {
+        fn take(&self, n: u32) {
+            let now = Timestamp::from_nanos(NOW.fetch_add(1, Relaxed));
+            if self.limiter.take_at(now, n).is_ok() {
+                self.granted.fetch_add(n.into(), Relaxed);
+            }
+        }
+    }
+
+    impl<L: Limiter + Sync> Subject for Replenishing<L> {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn work(&self) {
+            call(|| self.take(1));
+        }
+
+        fn interrupt(&self) {
+            for n in [3, 1, 2] {
+                self.take(n);
+            }
+        }
+
+        fn check(&self) {
+            let (granted, bound) = (self.granted.load(Relaxed), (self.bound)(NOW.load(Relaxed) - 1));
+            assert!(granted <= bound, "{}: {granted} granted, {bound} at most", self.name);
+            // Asked for all the time, so that one too many would show.
+            assert!(granted + granted / 50 + 100 >= bound, "{}: {granted} granted of {bound}", self.name);
+        }
+    }
+
+    const LIMIT: u32 = 4;
+
+    struct Permits<W: Word> {
+        name: &'static str,
+        limiter: Concurrency<W>,
+        /// What the handler holds from one signal to the next.
+        held: AtomicU32,
+    }
+
+    impl<W: Word> Subject for Permits<W> {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn work(&self) {
+            let lease = call(|| self.limiter.try_acquire(2));
+            assert!(self.limiter.in_use() <= LIMIT, "{}", self.name);
+            call(|| drop(lease));
+        }
+
+        fn interrupt(&self) {
+            let held = self.held.load(Relaxed);
+            if held > 0 {
+                self.held.store(0, Relaxed);
+                self.limiter.release(held);
+            } else if let Ok(lease) = self.limiter.try_acquire(3) {
+                self.held.store(lease.forget(), Relaxed);
+            }
+            assert!(self.limiter.in_use() <= LIMIT, "{}", self.name);
+        }
+
+        fn check(&self) {
+            assert_eq!(self.limiter.in_use(), self.held.load(Relaxed), "{}: permits were lost", self.name);
+        }
+    }
+
+    struct Pool {
+        leases: LeasePool<Concurrency, 3>,
+        claimed: AtomicU64,
+        returned: AtomicU64,
+        /// The id that the handler holds, from one signal to the next.
+        held: AtomicU64,
+    }
+
+    impl Pool {
+        fn claim(&self, n: u32, deadline: Option<u64>) -> Option<LeaseId> {
+            let now = NOW.fetch_add(1, Relaxed);
+            let deadline = deadline.map(|after| Timestamp::from_nanos(now + after));
+            let id = self.leases.claim_at(Timestamp::from_nanos(now), n, deadline).ok()?;
+            self.claimed.fetch_add(n.into(), Relaxed);
+            Some(id)
+        }
+
+        fn release(&self, id: LeaseId) {
+            if let Ok(n) = self.leases.release(id) {
+                self.returned.fetch_add(n.into(), Relaxed);
+                assert!(self.leases.release(id).is_err(), "released twice");
+            }
+        }
+
+        fn sweep(&self, now: u64) {
+            self.returned.fetch_add(self.leases.sweep(Timestamp::from_nanos(now)), Relaxed);
+        }
+    }
+
+    const NONE: u64 = u64::MAX;
+
+    impl Subject for Pool {
+        fn name(&self) -> &'static str {
+            "lease pool"
+        }
+
+        fn work(&self) {
+            let id = call(|| self.claim(1, None));
+            // A holder that dies.
+            call(|| self.claim(1, Some(10)));
+            assert!(self.leases.limiter().in_use() <= LIMIT);
+            if let Some(id) = id {
+                call(|| self.release(id));
+            }
+            call(|| self.sweep(NOW.load(Relaxed)));
+        }
+
+        fn interrupt(&self) {
+            let held = self.held.swap(NONE, Relaxed);
+            if held != NONE {
+                self.release(LeaseId::from_bits(held));
+            }
+            self.sweep(NOW.load(Relaxed));
+            if let Some(id) = self.claim(2, Some(1_000)) {
+                self.held.store(id.to_bits(), Relaxed);
+            }
+            assert!(self.leases.limiter().in_use() <= LIMIT);
+        }
+
+        fn check(&self) {
+            self.sweep(u64::MAX - 1);
+            let (claimed, returned) = (self.claimed.load(Relaxed), self.returned.load(Relaxed));
+            assert_eq!((self.leases.leases(), self.leases.limiter().in_use()), (0, 0), "permits were lost");
+            assert_eq!(claimed, returned, "permits were lost");
+        }
+    }
+
+    const fn replenishing<L>(name: &'static str, limiter: L, bound: fn(u64) -> u64) -> Replenishing<L> {
+        Replenishing { name, limiter, bound, granted: AtomicU64::new(0) }
+    }
+
+    const BUCKET: Rate = Rate::new(7, Duration::from_nanos(10));
+    const WINDOW: u64 = 1_000;
+
+    fn by_rate(now: u64) -> u64 {
+        5 + now * 7 / 10
+    }
+
+    fn by_window(now: u64) -> u64 {
+        u64::from(LIMIT) * (now / WINDOW + 1)
+    }
+
+    static BUCKET_64: Replenishing<TokenBucket> =
+        replenishing("token bucket, 64 bits", TokenBucket::new(BUCKET, 5), by_rate);
+    static FIXED_64: Replenishing<FixedWindow> = replenishing(
+        "fixed window, 64 bits",
+        FixedWindow::new(LIMIT as u64, Duration::from_nanos(WINDOW)),
+        by_window,
+    );
+    static SLIDING_64: Replenishing<SlidingWindow<4>> = replenishing(
+        "sliding window, 64 bits",
+        SlidingWindow::new(LIMIT as u64, Duration::from_nanos(WINDOW), 4),
+        by_window,
+    );
+    static BUCKET_32: Replenishing<TokenBucket<u32>> = replenishing(
+        "token bucket, 32 bits",
+        match TokenBucket::builder(Rate::new(1, Duration::from_nanos(2)), 5)
+            .tick(Duration::from_nanos(1))
+            .build_on()
+        {
+            Ok(bucket) => bucket,
+            Err(_) => panic!("does not fit"),
+        },
+        |now| 5 + now / 2,
+    );
+    static FIXED_32: Replenishing<FixedWindow<u32>> = replenishing(
+        "fixed window, 32 bits",
+        match FixedWindow::builder(LIMIT as u64, Duration::from_nanos(WINDOW)).build_on() {
+            Ok(window) => window,
+            Err(_) => panic!("does not fit"),
+        },
+        by_window,
+    );
+    static SLIDING_32: Replenishing<SlidingWindow<4, u32>> = replenishing(
+        "sliding window, 32 bits",
+        match SlidingWindow::builder(LIMIT as u64, Duration::from_nanos(WINDOW), 4).build_on() {
+            Ok(window) => window,
+            Err(_) => panic!("does not fit"),
+        },
+        by_window,
+    );
+    static PERMITS_32: Permits<u32> = Permits {
+        name: "concurrency, 32 bits",
+        limiter: match Concurrency::try_new(LIMIT) {
+            Ok(limit) => limit,
+            Err(_) => panic!("does not fit"),
+        },
+        held: AtomicU32::new(0),
+    };
+    static PERMITS_64: Permits<u64> =
+        Permits { name: "concurrency, 64 bits", limiter: Concurrency::new(LIMIT), held: AtomicU32::new(0) };
+    static POOL: Pool = Pool {
+        leases: LeasePool::new(Concurrency::new(LIMIT)),
+        claimed: AtomicU64::new(0),
+        returned: AtomicU64::new(0),
+        held: AtomicU64::new(NONE),
+    };
+
+    static SUBJECTS: [&dyn Subject; 9] = [
+        &BUCKET_64,
+        &BUCKET_32,
+        &FIXED_64,
+        &FIXED_32,
+        &SLIDING_64,
+        &SLIDING_32,
+        &PERMITS_64,
+        &PERMITS_32,
+        &POOL,
+    ];
+
+    /// Sends the process a SIGALRM every so many microseconds, or no more.
+    fn alarm_every(micros: libc::suseconds_t) {
+        let interval = libc::timeval { tv_sec: 0, tv_usec: micros };
+        let timer = libc::itimerval { it_interval: interval, it_value: interval };
+        // SAFETY: `timer` is valid for the call.
+        assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) }, 0);
+    }
+
+    pub(crate) fn run() {
+        // SAFETY: the handler does nothing but atomic operations (and panics, if a check fails, which ends the test in any case).
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_alarm as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()), 0);
+        }
+        println!("\nrunning {} tests", SUBJECTS.len());
+        for (index, subject) in SUBJECTS.iter().enumerate() {
+            CURRENT.store(index, Relaxed);
+            NOW.store(0, Relaxed);
+            SIGNALS.store(0, Relaxed);
+            LANDED.store(0, Relaxed);
+            let begin = Instant::now();
+            alarm_every(10);
+            while begin.elapsed() < Duration::from_millis(300)
+                || LANDED.load(Relaxed) < 1_000 && begin.elapsed() < Duration::from_secs(5)
+            {
+                for _ in 0..1_000 {
+                    subject.work();
+                }
+            }
+            alarm_every(0);
+            let (signals, landed) = (SIGNALS.load(Relaxed), LANDED.load(Relaxed));
+            subject.check();
+            assert!(landed > 0, "{}: none of {signals} signals landed inside a call", subject.name());
+            println!("test {} ... ok ({landed} of {signals} signals landed inside a call)", subject.name());
+        }
+        println!(
+            "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+            SUBJECTS.len()
+        );
+    }
+}
