@@ -261,6 +261,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     }
 
     #[cold]
+    #[inline(never)]
     fn search(&self, hint: u32) -> Option<(&Slot, u32, u32)> {
         let (before, after) = self.slots.split_at_checked(hint as usize)?;
         let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));

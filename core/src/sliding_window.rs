@@ -337,12 +337,14 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     /// The permits in slots whose segment has left the window that ends with `epoch`. Nothing is written.
     #[cold]
+    #[inline(never)]
     fn expired(&self, epoch: u64) -> u64 {
         self.targets(epoch).filter_map(|(slot, target)| self.outdated(slot.load(Relaxed), target)).sum()
     }
 
     /// Moves the state on to `epoch`, if it is not there or further, and gives back what has left the window.
     #[cold]
+    #[inline(never)]
     fn roll(&self, epoch: u64) {
         let mut owed = 0;
         for (slot, target) in self.targets(epoch) {

@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn values_survive_the_way_into_a_constant_and_back() {
-        const NARROW: AtomicWord<u32> = AtomicWord::new(0xdead_beef);
+        static NARROW: AtomicWord<u32> = AtomicWord::new(0xdead_beef);
+        static WIDE: AtomicWord<u64> = AtomicWord::new(0xdead_beef_0bad_cafe);
         assert_eq!(NARROW.load(Ordering::Relaxed), 0xdead_beef);
-        const WIDE: AtomicWord<u64> = AtomicWord::new(0xdead_beef_0bad_cafe);
         assert_eq!(WIDE.load(Ordering::Relaxed), 0xdead_beef_0bad_cafe);
         assert_eq!(narrow::<u32>(7), 7);
         assert_eq!(narrow::<u64>(u64::MAX), u64::MAX);

@@ -1,6 +1,6 @@
 //! What the steps need and a fresh machine may lack.
 //!
-//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; rustup; Debian's packages,
+//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; Debian's packages,
 //! installed. Nothing here asks for a password.
 
 use std::path::Path;
@@ -34,16 +34,6 @@ impl Part {
         }
     }
 
-    /// What rustup has to be told to install it.
-    fn rustup(self) -> &'static [&'static str] {
-        match self {
-            Self::Rustfmt => &["component", "add", "rustfmt"],
-            Self::Clippy => &["component", "add", "clippy"],
-            Self::BareTargets => &["target", "add", TARGETS[0], TARGETS[1], TARGETS[2]],
-            Self::X86 => &[],
-        }
-    }
-
     /// Debian's packages that have it.
     fn debian(self) -> &'static [&'static str] {
         match self {
@@ -58,8 +48,7 @@ impl Part {
 /// Sees to it that `part` is there, or says in one line what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
-    let install = || (rustup(part.rustup()) && there()) || (apt_get(part.debian()) && there());
-    if there() || install() { Ok(()) } else { Err(part.missing().to_owned()) }
+    if there() || (apt_get(part.debian()) && there()) { Ok(()) } else { Err(part.missing().to_owned()) }
 }
 
 /// Whether the toolchain that runs this program has `part`.
@@ -95,12 +84,6 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
     // `clippy 0.1.95 (...)`, `rustc 1.95.0 (...)`
     let number = |text: &str, place| text.split([' ', '.', '\n']).nth(place).map(str::to_owned);
     clippy.zip(rustc).is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
-}
-
-/// Runs rustup, where there is one.
-fn rustup(arguments: &[&str]) -> bool {
-    let is_there = !arguments.is_empty() && is_quiet_success(Command::new("rustup").arg("--version"));
-    is_there && succeeds(Command::new("rustup").args(arguments))
 }
 
 /// Installs Debian's `packages`, as root or where sudo asks for no password.

@@ -84,12 +84,10 @@ impl Models {
             Err(if text.contains("1 passed") { "passes" } else { "there is no such model" }.to_owned())
         } else if text.contains("exceeded maximum number of branches") {
             Err(format!("runs for ever, and shows nothing:\n{text}"))
-        } else if text.contains("0 passed; 1 failed") {
-            // The panic's message is on the line after its place.
-            let message = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
-            Ok(message.unwrap_or("failed").to_owned())
         } else {
-            Err(format!("does not run:\n{text}"))
+            // The first panic's message is on the line after its place. (Loom may panic once more, and abort.)
+            let message = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
+            message.map(str::to_owned).ok_or_else(|| format!("does not run:\n{text}"))
         }
     }
 
@@ -506,6 +504,17 @@ mod tests {
     fn one_place_is_changed_and_nothing_around_it() {
         let mutated = mutate(SOURCE, &mutant("fn one(", "a"));
         assert_eq!(mutated, Ok(SOURCE.replace('a', "c")));
+    }
+
+    #[test]
+    fn every_text_that_a_mutant_replaces_is_in_the_core_once() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src");
+        for mutant in MUTANTS {
+            let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
+            if let Err(why) = mutate(&source, mutant) {
+                panic!("{}, {}: {why}", mutant.file, mutant.within);
+            }
+        }
     }
 
     #[test]

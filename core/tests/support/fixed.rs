@@ -46,7 +46,7 @@ impl FixedModel {
             end: if step == 1 { origin.into() } else { 0 },
             count: 0,
             is_old: false,
-            newest: 0,
+            newest: if step == 1 { origin.into() } else { 0 },
             range: positions(fixed.horizon()) + 1,
             staleness: positions(fixed.staleness().min(AGES)),
             facts: (nanos(fixed.staleness()), nanos(fixed.horizon())),
