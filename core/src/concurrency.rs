@@ -22,7 +22,8 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 /// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`] is dropped.
 ///
 /// **Bound.** No take leaves more permits in use than the limit at that moment. After the limit was lowered, those that
-/// were already out stay out, and none is granted until fewer than the new limit are.
+/// were already out stay out, and none is granted until fewer than the new limit are. (It trusts that what is given back was
+/// taken, as leases and lease pools see to.)
 ///
 /// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes nothing. Taking is lock-free,
 /// releasing wait-free: both may run in an interrupt handler that pre-empts the other.
