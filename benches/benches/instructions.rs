@@ -1,0 +1,209 @@
+//! Instructions and estimated cache misses of each hot path, counted by Callgrind: the same on every machine.
+//!
+//! Each bench does its operation a thousand times, so that what surrounds them vanishes; `unlimited` is the loop with nothing in it.
+//! `cargo xtask bench-check` runs this and compares with the baseline.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use gungraun::{library_benchmark, library_benchmark_group, main};
+use portcullis_core::{
+    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt,
+    ManualClock, Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+};
+
+/// Operations in a bench.
+const OPERATIONS: u64 = 1_000;
+/// Ten milliseconds after a full hour, so that no window ends while a bench runs, if it should not.
+const START: Timestamp = Timestamp::from_millis(3_600_010);
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A limiter, and how far apart the times are that it is asked at.
+struct Case<L: 'static> {
+    limiter: &'static L,
+    step: u64,
+}
+
+impl<L> Case<L> {
+    fn new(limiter: L, step: Duration) -> Self {
+        Self { limiter: Box::leak(Box::new(limiter)), step: step.as_nanos() as u64 }
+    }
+
+    fn times(&self) -> impl Iterator<Item = Timestamp> + use<L> {
+        let step = self.step;
+        (1..=OPERATIONS).map(move |i| Timestamp::from_nanos(black_box(START.as_nanos() + i * step)))
+    }
+}
+
+const SOON: Duration = Duration::from_nanos(4);
+
+/// Has a permit for every request, and gets no time to roll over.
+fn plenty<L>(limiter: L) -> Case<L> {
+    Case::new(limiter, SOON)
+}
+
+/// Has given its permits away.
+fn spent<L: Limiter>(limiter: L) -> Case<L> {
+    let all = u32::try_from(limiter.capacity()).expect("a small limit");
+    limiter.take_at(START, all).expect("a limiter that is as good as new");
+    Case::new(limiter, SOON)
+}
+
+/// Is asked again only when all that was taken has come back, and has ended a window or filled a bucket.
+fn rested<L>(limiter: L) -> Case<L> {
+    Case::new(limiter, 10 * WINDOW)
+}
+
+fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
+    TokenBucket::builder(Rate::per_second(1_000), burst).build_on().expect("settings that fit")
+}
+
+fn fixed<W: Word>(limit: u64) -> FixedWindow<W> {
+    FixedWindow::builder(limit, WINDOW).build_on().expect("settings that fit")
+}
+
+fn sliding<W: Word>(limit: u64) -> SlidingWindow<8, W> {
+    SlidingWindow::builder(limit, WINDOW, 8).build_on().expect("settings that fit")
+}
+
+fn strict(limit: u64) -> SlidingWindow<9> {
+    SlidingWindow::builder(limit, WINDOW, 8).strict().build().expect("settings that fit")
+}
+
+fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
+    Concurrency::try_new(limit).expect("a limit that fits")
+}
+
+fn with_clock(limit: u64) -> Case<Clocked<TokenBucket, ManualClock>> {
+    let case = plenty(Clocked::new(bucket(limit), ManualClock::new()));
+    case.limiter.clock().set(START);
+    case
+}
+
+fn all_granted(granted: u64) {
+    assert_eq!(granted, OPERATIONS);
+}
+
+fn all_denied(granted: u64) {
+    assert_eq!(granted, 0);
+}
+
+/// Takes a permit, and drops the lease.
+fn ask<L: Limiter>(case: &Case<L>) -> u64 {
+    case.times().filter(|now| black_box(case.limiter).try_acquire_at(*now, black_box(1)).is_ok()).count() as u64
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::unlimited(plenty(Unlimited))]
+#[bench::token_bucket(plenty(bucket::<u64>(2_000)))]
+#[bench::token_bucket_32(plenty(bucket::<u32>(2_000)))]
+#[bench::fixed_window(plenty(fixed::<u64>(2_000)))]
+#[bench::fixed_window_32(plenty(fixed::<u32>(2_000)))]
+#[bench::sliding_window(plenty(sliding::<u64>(2_000)))]
+#[bench::sliding_window_32(plenty(sliding::<u32>(2_000)))]
+#[bench::sliding_window_strict(plenty(strict(2_000)))]
+#[bench::concurrency(plenty(concurrency::<u64>(10)))]
+#[bench::concurrency_32(plenty(concurrency::<u32>(10)))]
+#[bench::counted_token_bucket(plenty(Counted::new(bucket::<u64>(2_000))))]
+#[bench::counted_concurrency(plenty(Counted::new(concurrency::<u64>(10))))]
+fn allow<L: Limiter>(case: Case<L>) -> u64 {
+    ask(&case)
+}
+
+#[library_benchmark(teardown = all_denied)]
+#[bench::token_bucket(spent(bucket::<u64>(10)))]
+#[bench::token_bucket_32(spent(bucket::<u32>(10)))]
+#[bench::fixed_window(spent(fixed::<u64>(10)))]
+#[bench::fixed_window_32(spent(fixed::<u32>(10)))]
+#[bench::sliding_window(spent(sliding::<u64>(10)))]
+#[bench::sliding_window_32(spent(sliding::<u32>(10)))]
+#[bench::sliding_window_strict(spent(strict(10)))]
+#[bench::concurrency(spent(concurrency::<u64>(10)))]
+#[bench::concurrency_32(spent(concurrency::<u32>(10)))]
+#[bench::counted_token_bucket(spent(Counted::new(bucket::<u64>(10))))]
+fn deny<L: Limiter>(case: Case<L>) -> u64 {
+    ask(&case)
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(rested(bucket::<u64>(10)))]
+#[bench::token_bucket_32(rested(bucket::<u32>(10)))]
+#[bench::fixed_window(rested(fixed::<u64>(10)))]
+#[bench::fixed_window_32(rested(fixed::<u32>(10)))]
+#[bench::sliding_window(rested(sliding::<u64>(10)))]
+#[bench::sliding_window_32(rested(sliding::<u32>(10)))]
+#[bench::sliding_window_strict(rested(strict(10)))]
+fn roll<L: Limiter>(case: Case<L>) -> u64 {
+    ask(&case)
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(with_clock(2_000))]
+fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
+    (0..OPERATIONS).filter(|_| black_box(case.limiter).try_acquire(black_box(1)).is_ok()).count() as u64
+}
+
+// What each of a thousand denials is told about when to come back.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(spent(bucket::<u64>(10)))]
+#[bench::token_bucket_32(spent(bucket::<u32>(10)))]
+#[bench::fixed_window(spent(fixed::<u64>(10)))]
+#[bench::fixed_window_32(spent(fixed::<u32>(10)))]
+#[bench::sliding_window(spent(sliding::<u64>(10)))]
+#[bench::sliding_window_32(spent(sliding::<u32>(10)))]
+fn retry<L: Limiter>(case: Case<L>) -> u64 {
+    let told = |now| {
+        let denied = black_box(Denied::Exhausted { now, permits: 1 });
+        matches!(black_box(black_box(case.limiter).retry(denied)), Retry::At(_))
+    };
+    case.times().filter(|now| told(*now)).count() as u64
+}
+
+type Pool = LeasePool<Concurrency, 1_024>;
+
+fn empty_pool() -> &'static Pool {
+    Box::leak(Box::new(LeasePool::new(Concurrency::new(2_000))))
+}
+
+/// A pool of a thousand leases that are due, and their ids.
+fn full_pool() -> (&'static Pool, Vec<LeaseId>) {
+    let pool = empty_pool();
+    let ids = (0..OPERATIONS).map(|_| pool.claim_at(START, 1, Some(START)).expect("a free slot and a permit"));
+    (pool, ids.collect())
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::lease_pool(empty_pool())]
+fn cycle(pool: &'static Pool) -> u64 {
+    let claim = || black_box(pool).claim_at(black_box(START), black_box(1), black_box(None));
+    (0..OPERATIONS).filter(|_| claim().is_ok_and(|id| black_box(pool).release(black_box(id)) == Ok(1))).count() as u64
+}
+
+// Without a release, so that each looks for a slot.
+#[library_benchmark(teardown = all_granted)]
+#[bench::lease_pool(empty_pool())]
+fn claim(pool: &'static Pool) -> u64 {
+    let claim = || black_box(pool).claim_at(black_box(START), black_box(1), black_box(Some(START)));
+    (0..OPERATIONS).filter(|_| black_box(claim()).is_ok()).count() as u64
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::lease_pool(full_pool())]
+fn release((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
+    let ids: &[LeaseId] = ids.leak();
+    ids.iter().filter(|id| black_box(pool).release(black_box(**id)) == Ok(1)).count() as u64
+}
+
+// One sweep, which takes back a thousand leases.
+#[library_benchmark(teardown = all_granted)]
+#[bench::lease_pool(full_pool())]
+fn sweep((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
+    let _ = ids.leak();
+    black_box(pool).sweep(black_box(START))
+}
+
+library_benchmark_group!(
+    name = hot_paths,
+    benchmarks = [allow, deny, roll, clocked, retry, cycle, claim, release, sweep]
+);
+main!(library_benchmark_groups = hot_paths);

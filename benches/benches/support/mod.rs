@@ -1,0 +1,89 @@
+//! What the benches of every type share: four ways to press a limiter, and a check that they did.
+
+// Each bench is a crate of its own, and none is a library.
+#![allow(unreachable_pub)]
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
+
+/// Far enough from zero that nothing is special about a time.
+pub const START: u64 = 1 << 40;
+
+/// How much is asked for, and what must come of it.
+#[derive(Clone, Copy)]
+pub enum Pressure {
+    /// One thread, all granted.
+    Uncontended,
+    /// Two threads on one limiter, all granted.
+    Contended,
+    /// Two threads on a limiter that has nothing left, all denied.
+    DenialStorm,
+    /// Two threads on a limiter that has something for a part of them.
+    Mixed,
+}
+
+impl Pressure {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+            Self::DenialStorm => "denial storm",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    fn threads(self) -> usize {
+        if matches!(self, Self::Uncontended) { 1 } else { 2 }
+    }
+
+    fn check(self, asked: u64, granted: u64) {
+        let right = match self {
+            Self::Uncontended | Self::Contended => granted == asked,
+            Self::DenialStorm => granted == 0,
+            // A few calls may all meet a full limiter.
+            Self::Mixed => asked < 10_000 || (granted > 0 && granted < asked),
+        };
+        assert!(right, "{}: {granted} of {asked} were granted", self.name());
+    }
+}
+
+/// A group of benches with the settings of this project.
+pub fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    let mut group = criterion.benchmark_group(name);
+    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
+    group
+}
+
+/// Measures `operation`, which is told the number of its call and says whether it was granted.
+///
+/// The numbers go on from one sample to the next, so that they can serve as time. With two threads, both count the same ones.
+pub fn bench(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    pressure: Pressure,
+    operation: impl Fn(u64) -> bool + Sync,
+) {
+    let (next, granted) = (AtomicU64::new(0), AtomicU64::new(0));
+    group.bench_function(pressure.name(), |bencher| {
+        bencher.iter_custom(|operations| {
+            let first = next.fetch_add(operations, Relaxed);
+            let barrier = Barrier::new(pressure.threads());
+            let work = || {
+                barrier.wait();
+                let start = Instant::now();
+                let count = (first..first + operations).filter(|i| operation(*i)).count() as u64;
+                let taken = start.elapsed();
+                granted.fetch_add(count, Relaxed);
+                taken
+            };
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..pressure.threads()).map(|_| scope.spawn(work)).collect();
+                threads.into_iter().map(|thread| thread.join().expect("an operation panicked")).max()
+            })
+            .unwrap_or_default()
+        });
+    });
+    pressure.check(next.into_inner() * pressure.threads() as u64, granted.into_inner());
+}

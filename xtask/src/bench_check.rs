@@ -1,0 +1,218 @@
+//! Instructions of every hot path, counted by Callgrind, against a committed baseline of the same compiler.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::checks::Check;
+use crate::command;
+use crate::context::Context;
+use crate::setup;
+
+/// What Callgrind counted on a path, for a thousand operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    instructions: u64,
+    /// Estimated, of instructions and data: what the first cache does not have, and what the last has not either.
+    first_misses: u64,
+    last_misses: u64,
+}
+
+type Paths = BTreeMap<String, Counts>;
+
+/// Instructions may grow by so much, in percent.
+const TOLERANCE: u64 = 2;
+
+const HEAD: &str = "\
+# Instructions, and estimated misses of the first and of the last cache, of a thousand operations on each path.
+# Written by `cargo xtask bench-check --bless`.
+";
+
+pub(crate) fn check(context: &Context) -> Check {
+    let compiler = compiler()?;
+    let now = measure(context)?;
+    let folder = context.root.join("benches/baseline");
+    let own = folder.join(format!("{compiler}.txt"));
+    if context.bless {
+        write(&own, &now).map_err(|error| format!("{}: {error}", own.display()))?;
+        return Ok(format!("{} paths written to {}", now.len(), own.display()));
+    }
+    let judged = own.is_file();
+    let file = if judged { own } else { newest(&folder)? };
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let baseline = parse(&text).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+    print(&baseline, &now);
+    let wrong = compare(&baseline, &now);
+    match (judged, wrong.is_empty()) {
+        (true, true) => Ok(format!("{} paths", now.len())),
+        (true, false) => Err(format!("{}; if that is meant, --bless writes a new baseline", wrong.join("; "))),
+        (false, _) => Ok(format!("reported only: {compiler} has no baseline")),
+    }
+}
+
+/// The compiler and the target that it compiles for, as `rustc-1.95.0-x86_64-unknown-linux-gnu`.
+fn compiler() -> Result<String, String> {
+    let printed = setup::output("rustc", &["-vV"]).ok_or("rustc does not tell its version")?;
+    let field = |name| printed.lines().find_map(|line| line.strip_prefix(name));
+    let (release, host) = field("release: ").zip(field("host: ")).ok_or("rustc's version is unreadable")?;
+    Ok(format!("rustc-{release}-{host}"))
+}
+
+/// The last of the baselines, by name.
+fn newest(folder: &Path) -> Result<PathBuf, String> {
+    let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let last = files.flatten().map(|file| file.path()).max();
+    last.ok_or_else(|| format!("{}: no baseline; --bless writes one", folder.display()))
+}
+
+fn measure(context: &Context) -> Result<Paths, String> {
+    let home = context.target_dir("instructions");
+    if home.exists() {
+        // Paths that are no longer measured would be counted.
+        fs::remove_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    }
+    let mut cargo = context.cargo();
+    cargo.arg("bench").args(context.locked()).args(["--package", "portcullis-bench", "--bench", "instructions"]);
+    cargo.env("GUNGRAUN_RUNNER", setup::callgrind_runner(context)).env("GUNGRAUN_HOME", &home);
+    command::run(&mut cargo)?;
+    let mut paths = Paths::new();
+    collect(&home, &mut paths).map_err(|error| format!("{}: {error}", home.display()))?;
+    if paths.is_empty() { Err("nothing was measured".to_owned()) } else { Ok(paths) }
+}
+
+/// Reads what Callgrind has left: `.../<operation>.<limiter>/callgrind.<operation>.<limiter>.out`.
+fn collect(folder: &Path, paths: &mut Paths) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, paths)?;
+        } else if path.extension().is_some_and(|extension| extension == "out") {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{stem} is not as expected"));
+            let name = stem.strip_prefix("callgrind.").and_then(|stem| stem.split_once('.')).ok_or_else(bad)?;
+            let counts = counted(&fs::read_to_string(&path)?).ok_or_else(bad)?;
+            paths.insert(format!("{}.{}", name.1, name.0), counts);
+        }
+    }
+    Ok(())
+}
+
+/// The sums in a file of Callgrind's.
+fn counted(text: &str) -> Option<Counts> {
+    let line = |name| text.lines().find_map(|line| line.strip_prefix(name));
+    let (events, summary) = line("events: ").zip(line("summary: "))?;
+    let sums: BTreeMap<&str, u64> =
+        events.split(' ').zip(summary.split(' ').map_while(|sum| sum.parse().ok())).collect();
+    let total = |names: [&str; 3]| names.iter().map(|name| sums.get(name)).sum();
+    Some(Counts {
+        instructions: *sums.get("Ir")?,
+        first_misses: total(["I1mr", "D1mr", "D1mw"])?,
+        last_misses: total(["ILmr", "DLmr", "DLmw"])?,
+    })
+}
+
+fn write(file: &Path, paths: &Paths) -> io::Result<()> {
+    let mut text = HEAD.to_owned();
+    for (name, counts) in paths {
+        let Counts { instructions, first_misses, last_misses } = counts;
+        let _ = writeln!(text, "{name:32} {instructions:>9} {first_misses:>6} {last_misses:>6}");
+    }
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(file, text)
+}
+
+fn parse(text: &str) -> Option<Paths> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut fields = line.split_whitespace();
+            let name = fields.next()?.to_owned();
+            let mut number = || fields.next()?.parse().ok();
+            let (instructions, first_misses, last_misses) = (number()?, number()?, number()?);
+            Some((name, Counts { instructions, first_misses, last_misses }))
+        })
+        .collect()
+}
+
+/// What has grown too much, or is on one side only.
+fn compare(baseline: &Paths, now: &Paths) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, counts) in now {
+        match baseline.get(name) {
+            Some(before) if counts.instructions * 100 > before.instructions * (100 + TOLERANCE) => {
+                wrong.push(format!("{name} grew by {:.1} %", growth(*before, *counts)));
+            }
+            Some(_) => {}
+            None => wrong.push(format!("{name} is not in the baseline")),
+        }
+    }
+    wrong.extend(baseline.keys().filter(|name| !now.contains_key(*name)).map(|name| format!("{name} is gone")));
+    wrong
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
+fn growth(before: Counts, now: Counts) -> f64 {
+    (now.instructions as f64 / before.instructions as f64 - 1.0) * 100.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
+fn print(baseline: &Paths, now: &Paths) {
+    println!("{:32} {:>9} {:>9} {:>8} {:>10} {:>11}", "path", "baseline", "now", "growth", "L1 misses", "LL misses");
+    for (name, counts) in now {
+        let each = |counts: Counts| format!("{:.1}", counts.instructions as f64 / 1_000.0);
+        let before = baseline.get(name);
+        let (old, grown) = before.map_or_else(
+            || ("-".to_owned(), "-".to_owned()),
+            |before| (each(*before), format!("{:+.1} %", growth(*before, *counts))),
+        );
+        let Counts { first_misses, last_misses, .. } = counts;
+        println!("{name:32} {old:>9} {:>9} {grown:>8} {first_misses:>10} {last_misses:>11}", each(*counts));
+    }
+    println!("Instructions for each operation; misses for a thousand of them.");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(list: &[(&str, u64)]) -> Paths {
+        let counts = |instructions| Counts { instructions, first_misses: 3, last_misses: 2 };
+        list.iter().map(|(name, instructions)| ((*name).to_owned(), counts(*instructions))).collect()
+    }
+
+    #[test]
+    fn two_percent_more_is_borne_and_anything_above_is_not() {
+        let baseline = paths(&[("a", 25_000), ("b", 25_000)]);
+        assert!(compare(&baseline, &paths(&[("a", 25_500), ("b", 10_000)])).is_empty());
+        assert_eq!(compare(&baseline, &paths(&[("a", 25_501), ("b", 25_000)])), ["a grew by 2.0 %"]);
+    }
+
+    #[test]
+    fn a_path_on_one_side_only_is_wrong() {
+        let wrong = compare(&paths(&[("a", 1)]), &paths(&[("b", 1)]));
+        assert_eq!(wrong, ["b is not in the baseline", "a is gone"]);
+    }
+
+    #[test]
+    fn callgrind_s_sums_are_read_by_their_names() {
+        let text = "desc: x\nevents: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nsummary: 250 30 31 1 2 4 8 16 32\n";
+        let counts = Counts { instructions: 250, first_misses: 7, last_misses: 56 };
+        assert_eq!(counted(text), Some(counts));
+        assert_eq!(counted("events: Ir\nsummary: 250\n"), None, "without the cache");
+    }
+
+    #[test]
+    fn a_baseline_is_read_as_it_was_written() {
+        let file = std::env::temp_dir().join(format!("portcullis-baseline-{}", std::process::id()));
+        let written = paths(&[("token_bucket.allow", 26_012), ("token_bucket.deny", 18_000)]);
+        write(&file, &written).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(parse(&text), Some(written));
+        assert_eq!(parse("token_bucket.allow many\n"), None);
+    }
+}
