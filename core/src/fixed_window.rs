@@ -40,7 +40,7 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 ///
 /// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up to
 /// [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole multiples of
-/// [`horizon`](Self::horizon) may be told less than full for at most that staleness and one window.
+/// [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and one window.
 ///
 /// Source: the fixed window limiter of the .NET rate limiting proposal, and Ocelot's window that the first request starts.
 ///
@@ -182,8 +182,7 @@ impl<W: Word> FixedWindow<W> {
     /// assert!(FixedWindow::new(3, Duration::from_secs(1)).staleness() >= Duration::from_secs(1));
     /// ```
     pub fn staleness(&self) -> Duration {
-        let span: u64 = self.span.into();
-        self.span_of(self.layout.late(span + u64::from(self.rounded)))
+        self.span_of(self.layout.staleness())
     }
 
     /// After how much idle time the word repeats: see the type's documentation.
@@ -220,6 +219,7 @@ impl<W: Word> FixedWindow<W> {
         let (count, end) = self.layout.split(state);
         match self.layout.ahead(stamp, end) {
             Some(_) => (0, None),
+            None if self.layout.too_late(stamp, end) > 0 => (self.limit(), Some(end)),
             None => (count, Some(end)),
         }
     }
@@ -285,17 +285,20 @@ impl<W: Word> Limiter for FixedWindow<W> {
             return Retry::Never;
         }
         let position = self.grid.index(now);
-        let stamp = self.layout.stamp(position);
-        match self.current(stamp, self.state.load(Relaxed)) {
-            (count, Some(end)) if count + u64::from(permits.max(1)) > self.limit() => {
-                let wait = self.layout.distance(end, stamp);
-                position
-                    .checked_add_signed(wait)
-                    .and_then(|end| self.grid.start(end))
-                    .map_or(Retry::Never, Retry::At)
-            }
-            _ => Retry::At(now),
+        let (stamp, state) = (self.layout.stamp(position), self.state.load(Relaxed));
+        let wanted = u64::from(permits.max(1));
+        let (counted, Some(end)) = self.current(stamp, state) else { return Retry::At(now) };
+        if counted + wanted <= self.limit() {
+            return Retry::At(now);
         }
+        // Who is too late need not wait for the end, if there is room in the window.
+        let room = self.layout.split(state).0 + wanted <= self.limit();
+        let wait = if room {
+            self.layout.too_late(stamp, end).cast_signed()
+        } else {
+            -self.layout.distance(stamp, end)
+        };
+        position.checked_add_signed(wait).and_then(|end| self.grid.start(end)).map_or(Retry::Never, Retry::At)
     }
 }
 

@@ -156,7 +156,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     pub fn available_at(&self, now: Timestamp) -> u64 {
         let state = self.state.load(Acquire);
         let epoch = self.epoch(now);
-        let (total, _) = self.layout.split(state);
+        let total = self.total(self.layout.stamp(epoch), state);
         let expired = if self.passed(epoch, state) > 0 { self.expired(epoch) } else { 0 };
         self.limit() - total.saturating_sub(expired).min(self.limit())
     }
@@ -217,7 +217,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// assert!(limit.staleness() >= Duration::from_secs(1));
     /// ```
     pub fn staleness(&self) -> Duration {
-        self.span(self.layout.late(self.slots.step()))
+        self.span(self.layout.staleness())
     }
 
     /// After how much idle time the word repeats: see the type's documentation.
@@ -259,6 +259,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.layout.distance(self.layout.stamp(epoch), self.layout.split(state).1)
     }
 
+    /// The permits that count in the state; for a `now` that is too late, all.
+    fn total(&self, stamp: u64, state: u64) -> u64 {
+        let (total, at) = self.layout.split(state);
+        if self.layout.too_late(stamp, at) > 0 { self.limit() } else { total }
+    }
+
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if u64::from(n) > self.limit() {
@@ -276,7 +282,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 (epoch, newest)
             } else {
                 cold_path();
-                let total = self.layout.split(state).0;
+                let total = self.total(stamp, state);
                 let passed = self.passed(epoch, state);
                 let expired = if passed > 0 { self.expired(epoch) } else { 0 };
                 if total.saturating_sub(expired) + wanted > self.limit() {
@@ -407,11 +413,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
             return Retry::At(now);
         }
         let state = self.state.load(Acquire);
-        let (total, at) = self.layout.split(state);
-        let stamp = self.layout.stamp(self.epoch(now));
+        let total = self.layout.split(state).0;
         // From the later of `now` and the state, one segment after the other leaves the window.
-        let late = self.layout.distance(at, stamp).max(0);
-        let Some(epoch) = self.epoch(now).checked_add_signed(late) else { return Retry::Never };
+        let epoch = self.epoch(now);
+        let late = (-self.passed(epoch, state)).max(0);
+        let Some(epoch) = epoch.checked_add_signed(late) else { return Retry::Never };
         let mut remaining = total.saturating_sub(self.expired(epoch));
         for ahead in 1..=self.slots.step() {
             let Some(next) = epoch.checked_add(ahead) else { return Retry::Never };

@@ -8,8 +8,17 @@
 //! ```
 //!
 //! The count takes the bits that the limit needs, the stamp all others. Stamps are compared where they stand, without
-//! shifting them down: the distance from a stamp to a position, wrapped in the word, is below `behind` if
-//! the position is at or after the stamp, and otherwise the position belongs to a `now` that is late.
+//! shifting them down. The distance from a stamp to a position, wrapped in the word, is read off one circle, where a stamp lies up to
+//! `reach` ahead of the position that wrote it, and `now` is late by up to the staleness:
+//!
+//! ```text
+//! 0 ................... behind-1 | behind ........ late-1 | late ...... 2^bits-1
+//!  at or after the stamp         |  staleness             |  staleness + reach
+//!                                |  too late: denied      |  late, or not there yet
+//! ```
+//!
+//! The middle zone is for one who has been idle for a whole turn, less a little: what is granted then counts with what the stamp
+//! stands for, and who comes late after that must not find the limiter idle.
 
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
@@ -20,6 +29,7 @@ use crate::{Setting, SettingsError};
 pub(crate) struct Stamped<W: Word> {
     limit: W,
     behind: W,
+    late: W,
     count_bits: u32,
 }
 
@@ -46,13 +56,20 @@ impl<W: Word> Stamped<W> {
             let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
             return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
         }
-        let Ok(late) = settings::staleness(range, reach as u128 + 1, staleness, scale) else {
+        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, scale) else {
             // All else fits, by what is needed.
             let max = ((range / 4) as u64).saturating_mul(step);
             return Err(SettingsError::TooLarge { setting: Setting::Staleness, max });
         };
-        let behind = (range - late - reach as u128) << count_bits;
-        Ok(Self { limit: narrow(limit), behind: narrow(behind as u64), count_bits })
+        // At least a quarter of the range is left for what lies ahead.
+        let late = range - staleness - reach as u128;
+        let behind = (late - staleness) << count_bits;
+        Ok(Self {
+            limit: narrow(limit),
+            behind: narrow(behind as u64),
+            late: narrow((late << count_bits) as u64),
+            count_bits,
+        })
     }
 
     #[inline(always)]
@@ -98,10 +115,20 @@ impl<W: Word> Stamped<W> {
         }
     }
 
+    /// How many positions it takes until the stamp `to` is no longer too late for the stamp `from`; 0 if it is not.
+    pub(crate) fn too_late(&self, to: u64, from: u64) -> u64 {
+        let (distance, late) = (to.wrapping_sub(from) & W::MASK, self.late.into());
+        if distance < late && self.ahead(to, from).is_none() {
+            (late - distance) >> self.count_bits
+        } else {
+            0
+        }
+    }
+
     /// How many positions late a `now` may be.
-    pub(crate) fn late(&self, reach: u64) -> u64 {
-        let behind: u64 = self.behind.into();
-        ((W::MASK - behind) >> self.count_bits) + 1 - reach
+    pub(crate) fn staleness(&self) -> u64 {
+        let (late, behind): (u64, u64) = (self.late.into(), self.behind.into());
+        (late - behind) >> self.count_bits
     }
 
     /// Whether stamps of positions that are `step` nanoseconds apart come around only after `horizon` nanoseconds.

@@ -332,3 +332,27 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
         "{claims} {full} {stale} {swept}"
     );
 }
+
+/// The word has come around to where the window was on, less the staleness: a grant there counts in the old window, and one
+/// that is late after it must not find the limiter idle.
+#[test]
+fn one_who_is_late_after_a_whole_horizon_finds_no_idle_window() {
+    fn check(limiter: &impl Limiter, horizon: u64, staleness: u64) {
+        const SECOND: u64 = 1_000_000_000;
+        let start = 100 * SECOND;
+        let around = start + horizon + SECOND;
+        limiter.take_at(at(start), 1).unwrap();
+        for late in 0..=3 {
+            // Whether or not there is a grant, no second holds more than three permits.
+            let newest = around - staleness + late * SECOND;
+            let first = (0..3).filter(|_| limiter.take_at(at(newest), 1).is_ok()).count();
+            let second = (0..3).filter(|_| limiter.take_at(at(newest - SECOND), 1).is_ok()).count();
+            assert!(first + second <= 3, "{first} and {second}, {late} s before the old window");
+        }
+    }
+    let second = SECOND;
+    let fixed: FixedWindow<u32> = FixedWindow::builder(3, second).build_on().unwrap();
+    check(&fixed, fixed.horizon().as_nanos() as u64, fixed.staleness().as_nanos() as u64);
+    let sliding: SlidingWindow<3, u32> = SlidingWindow::builder(3, 3 * second, 3).build_on().unwrap();
+    check(&sliding, sliding.horizon().as_nanos() as u64, sliding.staleness().as_nanos() as u64);
+}

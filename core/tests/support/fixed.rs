@@ -19,8 +19,6 @@ pub(crate) struct FixedModel {
     /// The position at which the newest window ends.
     end: i128,
     count: u64,
-    /// Whether that window is an old one, to whose end the word has come around.
-    is_old: bool,
     /// The position of the newest `now` written.
     newest: i128,
     /// Positions that the word can tell apart.
@@ -45,7 +43,6 @@ impl FixedModel {
             // The last window ended with the origin.
             end: if step == 1 { origin.into() } else { 0 },
             count: 0,
-            is_old: false,
             newest: if step == 1 { origin.into() } else { 0 },
             range: positions(fixed.horizon()) + 1,
             staleness: positions(fixed.staleness().min(AGES)),
@@ -73,20 +70,33 @@ impl FixedModel {
     fn lap(&self, now: u64) -> Option<i128> {
         let passed = self.position(now) - self.end;
         let ahead = self.range - passed.rem_euclid(self.range);
-        (passed >= 0 && ahead <= self.staleness + self.span() + i128::from(self.started)).then_some(ahead)
+        (passed >= 0 && ahead <= self.near()).then_some(ahead)
+    }
+
+    /// How long before that end all are denied or counted in the old window.
+    fn near(&self) -> i128 {
+        self.staleness + self.span() + i128::from(self.started)
+    }
+
+    /// Whether all are denied: close to coming around, but not yet so close that the old window counts; or as late.
+    fn is_shut(&self, now: u64) -> bool {
+        let behind = (self.end - self.position(now)).rem_euclid(self.range);
+        behind > self.near() && behind <= self.near() + self.staleness
     }
 }
 
 impl Model for FixedModel {
     fn look(&self, now: u64) -> Verdict {
         let (position, rest) = (self.position(now), self.limit - self.count);
-        if self.lap(now).is_some() {
+        if self.is_shut(now) && position >= self.newest - self.staleness {
+            Verdict::Wrapped { told: 0, ideal: self.limit }
+        } else if self.lap(now).is_some() {
             Verdict::Wrapped { told: rest, ideal: self.limit }
         } else if position >= self.end {
             Verdict::Exactly(self.limit)
         } else if position >= self.newest {
             Verdict::Exactly(rest)
-        } else if self.newest - position <= self.staleness && !self.is_old {
+        } else if self.newest - position <= self.staleness {
             Verdict::Late { most: rest }
         } else {
             Verdict::Void
@@ -97,10 +107,9 @@ impl Model for FixedModel {
         let position = self.position(now);
         if let Some(ahead) = self.lap(now) {
             // The old window, with all that was taken in it, as if it ended when its end comes around.
-            (self.end, self.newest, self.is_old) = (position + ahead, position, true);
+            (self.end, self.newest) = (position + ahead, position);
         } else if position >= self.end {
             (self.end, self.count, self.newest) = (self.end_from(now), 0, position);
-            self.is_old = false;
         }
         self.newest = self.newest.max(position);
         self.count += u64::from(n);
@@ -122,6 +131,7 @@ impl Model for FixedModel {
             (Verdict::Exactly(_), Idle::InUse) => self.count > 0 && self.position(now) < self.end,
             (Verdict::Exactly(_), _) => false,
             (Verdict::Void, _) => true,
+            (Verdict::Wrapped { told: 0, .. }, _) => idle == Idle::InUse,
             _ => (idle == Idle::InUse) == (self.count > 0),
         }
     }

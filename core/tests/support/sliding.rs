@@ -87,15 +87,15 @@ impl SlidingModel {
     /// If the word has come around to about where the newest grant was: how long it will seem so, in segments.
     fn lap(&self, segment: i128) -> Option<i128> {
         let passed = segment - self.stamp;
-        if passed < self.range - self.staleness - 2 * self.length {
+        if passed < self.range - 2 * self.staleness - 2 * self.length {
             return None;
         }
         let into = passed % self.range;
         // A grant that was made when the word had come around may stand in a slot that is as far ahead.
-        let remains = if self.blurred.is_some() { self.staleness + 2 * self.length } else { self.length };
+        let remains = if self.blurred.is_some() { 2 * self.staleness + 2 * self.length } else { self.length };
         if into < remains {
             Some(remains - into)
-        } else if into >= self.range - self.staleness - 2 * self.length {
+        } else if into >= self.range - 2 * self.staleness - 2 * self.length {
             Some(self.range - into + remains)
         } else {
             None
@@ -111,7 +111,7 @@ impl Model for SlidingModel {
     fn look(&self, now: u64) -> Verdict {
         let segment = self.segment(now);
         let late = self.newest - segment;
-        if !self.grants.is_empty() && (late > self.staleness || late > 0 && self.is_blurred(segment)) {
+        if !self.grants.is_empty() && late > self.staleness {
             Verdict::Void
         } else if self.is_blurred(segment) || self.lap(segment).is_some() {
             Verdict::Blurred { ideal: self.left(segment.max(self.newest)) }
