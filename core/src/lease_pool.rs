@@ -73,20 +73,29 @@ pub struct LeasePool<L, const N: usize> {
 /// assert_eq!(pool.release(LeaseId::from_bits(u64::MAX)), Err(StaleId), "no such lease");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseId {
-    slot: u32,
-    generation: u32,
-}
+pub struct LeaseId(u64);
 
 impl LeaseId {
     /// The id as a number.
     pub const fn to_bits(self) -> u64 {
-        (self.generation as u64) << 32 | self.slot as u64
+        self.0
     }
 
     /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or one that it was guessed for.
     pub const fn from_bits(bits: u64) -> Self {
-        Self { slot: bits as u32, generation: (bits >> 32) as u32 }
+        Self(bits)
+    }
+
+    const fn new(slot: u32, generation: u32) -> Self {
+        Self((generation as u64) << 32 | slot as u64)
+    }
+
+    const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 }
 
@@ -146,15 +155,18 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(pool.claim_at(Timestamp::ZERO, 1, None), Err(ClaimError::PoolFull { slots: 1 }));
     /// # Ok::<(), ClaimError>(())
     /// ```
+    #[inline]
     pub fn claim_at(
         &self,
         now: Timestamp,
         n: u32,
         deadline: Option<Timestamp>,
     ) -> Result<LeaseId, ClaimError> {
-        let Some((slot, index, generation)) = self.reserve() else {
+        let Some((id, slot)) = self.reserve().and_then(|id| Some((id, self.slots.get(id.slot() as usize)?)))
+        else {
             return Err(ClaimError::PoolFull { slots: N as u32 });
         };
+        let generation = id.generation();
         // A limiter that panics leaves the slot free.
         let undo = FreeOnDrop { slot, generation };
         self.limiter.take_at(now, n)?;
@@ -169,7 +181,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         };
         // Release: pairs with the acquire of a release or a sweep, which reads the permits and the deadline.
         slot.state.store(generation | stage, Release);
-        Ok(LeaseId { slot: index, generation })
+        Ok(id)
     }
 
     /// Gives the permits of `id` back, and returns how many those were.
@@ -187,15 +199,16 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(pool.release(old), Err(StaleId), "the slot is another lease's now");
     /// assert_eq!(pool.release(new), Ok(1));
     /// ```
+    #[inline]
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
-        let slot = self.slots.get(id.slot as usize).ok_or(StaleId)?;
+        let (slot, generation) = (self.slots.get(id.slot() as usize).ok_or(StaleId)?, id.generation());
         // Acquire: pairs with the release in `claim_at`.
         let state = slot.state.load(Acquire);
-        if state != id.generation | HELD && state != id.generation | DUE || id.generation & STAGE != 0 {
+        if state != generation | HELD && state != generation | DUE || generation & STAGE != 0 {
             return Err(StaleId);
         }
         let permits = slot.permits.load(Relaxed);
-        self.end(slot, id.slot, state, permits).ok_or(StaleId)
+        self.end(slot, id.slot(), state, permits).ok_or(StaleId)
     }
 
     /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how many those were.
@@ -250,27 +263,25 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         &self.limiter
     }
 
-    /// Makes a free slot busy: the one released last, or else the first after it.
+    /// Makes a free slot busy, the one released last or else the first after it, and names the lease that it is to hold.
     #[inline]
-    fn reserve(&self) -> Option<(&Slot, u32, u32)> {
+    fn reserve(&self) -> Option<LeaseId> {
         let hint = self.hint.load(Relaxed);
         match self.slots.get(hint as usize).and_then(Slot::reserve) {
-            Some((slot, generation)) => Some((slot, hint, generation)),
+            Some(generation) => Some(LeaseId::new(hint, generation)),
             None => self.search(hint),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn search(&self, hint: u32) -> Option<(&Slot, u32, u32)> {
+    fn search(&self, hint: u32) -> Option<LeaseId> {
         let (before, after) = self.slots.split_at_checked(hint as usize)?;
         let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
-        let found = candidates.find_map(|(slot, index)| slot.reserve().map(|(slot, old)| (slot, index, old)));
-        if let Some((_, index, _)) = found {
-            // The next one is likely to be free as well.
-            self.hint.store(if index as usize + 1 < N { index + 1 } else { 0 }, Relaxed);
-        }
-        found
+        let found = candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
+        // The next one is likely to be free as well.
+        self.hint.store(if found.slot() as usize + 1 < N { found.slot() + 1 } else { 0 }, Relaxed);
+        Some(found)
     }
 
     /// Ends the lease that `slot` holds in the state `held`, if it still does.
@@ -299,12 +310,12 @@ impl Slot {
 
     /// Makes the slot busy if it is free, and returns its generation.
     #[inline]
-    fn reserve(&self) -> Option<(&Self, u32)> {
+    fn reserve(&self) -> Option<u32> {
         let state = self.state.load(Relaxed);
         // Acquire: pairs with the release in `end`, after which the last user reads the slot no more.
         let reserved = state & STAGE == FREE
             && self.state.compare_exchange(state, state | BUSY, Acquire, Relaxed).is_ok();
-        reserved.then_some((self, state))
+        reserved.then_some(state)
     }
 
     fn deadline(&self) -> Timestamp {
