@@ -303,8 +303,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             let Some(slot) = self.ring.get(slot as usize) else {
                 return Err(Denied::Exhausted { now, permits: n });
             };
-            if self.outdated(slot.load(Relaxed), self.layout.stamp(decides)).is_some() {
-                // After an idle time of whole horizons the word has come around, but not the ring, where they do not divide.
+            // Once epochs have come around in the word, the state may bear the right one by chance, and the ring not.
+            if decides > self.layout.range()
+                && self.outdated(slot.load(Relaxed), self.layout.stamp(decides)).is_some()
+            {
                 cold_path();
                 self.roll(decides);
                 state = self.state.load(Acquire);
@@ -336,10 +338,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     #[inline(always)]
     fn outdated(&self, slot: u64, target: u64) -> Option<u64> {
         let (count, tag) = self.layout.split(slot);
-        match self.layout.ahead(target, tag) {
-            Some(1..) => Some(count),
-            _ => None,
-        }
+        self.layout.is_past(tag, target).then_some(count)
     }
 
     /// The permits in slots whose segment has left the window that ends with `epoch`. Nothing is written.

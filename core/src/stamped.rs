@@ -115,6 +115,13 @@ impl<W: Word> Stamped<W> {
         }
     }
 
+    /// Whether the stamp `stamp` lies before the stamp `now`, or so far after it that nobody who is late can have written it.
+    #[inline(always)]
+    pub(crate) fn is_past(&self, stamp: u64, now: u64) -> bool {
+        let distance = now.wrapping_sub(stamp) & W::MASK;
+        distance != 0 && distance < self.late.into()
+    }
+
     /// How many positions it takes until the stamp `to` is no longer too late for the stamp `from`; 0 if it is not.
     pub(crate) fn too_late(&self, to: u64, from: u64) -> u64 {
         let (distance, late) = (to.wrapping_sub(from) & W::MASK, self.late.into());

@@ -92,7 +92,7 @@ impl SlidingModel {
         }
         let into = passed % self.range;
         // A grant that was made when the word had come around may stand in a slot that is as far ahead.
-        let remains = if self.blurred.is_some() { 2 * self.staleness + 2 * self.length } else { self.length };
+        let remains = if self.blurred.is_some() { self.staleness + 2 * self.length } else { self.length };
         if into < remains {
             Some(remains - into)
         } else if into >= self.range - 2 * self.staleness - 2 * self.length {
