@@ -79,16 +79,34 @@ pub struct Clocked<L, C> {
 
 impl<L, C> Clocked<L, C> {
     /// Joins `limiter` and `clock`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// assert_eq!(limit.available(), 5);
+    /// ```
     pub const fn new(limiter: L, clock: C) -> Self {
         Self { limiter, clock }
     }
 
     /// The limiter, to ask it at a time of your own.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, Timestamp, TokenBucket};
+    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// assert_eq!(limit.limiter().available_at(Timestamp::from_secs(1)), 5);
+    /// ```
     pub const fn limiter(&self) -> &L {
         &self.limiter
     }
 
     /// The clock.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, Clocked, ManualClock, Timestamp, Unlimited};
+    /// let limit = Clocked::new(Unlimited, ManualClock::new());
+    /// assert_eq!(limit.clock().now(), Timestamp::ZERO);
+    /// ```
     pub const fn clock(&self) -> &C {
         &self.clock
     }
@@ -104,17 +122,36 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// # Cost
     ///
     /// The limiter's, and one reading of the clock.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// assert_eq!(limit.try_acquire(2)?.permits(), 2);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&L>, Denied> {
         Lease::try_acquire_at(&self.limiter, self.clock.now(), n)
     }
 
     /// The permits that could be taken now.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// assert_eq!(limit.available(), 5);
+    /// ```
     pub fn available(&self) -> u64 {
         self.limiter.available_at(self.clock.now())
     }
 
     /// Whether the limiter is as good as new now, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// assert!(limit.idle().is_idle());
+    /// ```
     pub fn idle(&self) -> Idle {
         self.limiter.idle_at(self.clock.now())
     }
@@ -140,18 +177,39 @@ pub struct ManualClock(AtomicU64);
 impl ManualClock {
     crate::sync::const_unless_loom! {
         /// A clock that stands at [`Timestamp::ZERO`].
+        ///
+        /// ```
+        /// # use portcullis_core::{Clock, ManualClock, Timestamp};
+        /// static CLOCK: ManualClock = ManualClock::new();
+        /// assert_eq!(CLOCK.now(), Timestamp::ZERO);
+        /// ```
         pub const fn new() -> Self {
             Self(AtomicU64::new(0))
         }
     }
 
     /// Moves the clock on, and returns the new time. Several threads may: their steps add up.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{ManualClock, Timestamp};
+    /// let clock = ManualClock::new();
+    /// assert_eq!(clock.advance(Duration::from_secs(2)), Timestamp::from_secs(2));
+    /// ```
     pub fn advance(&self, by: core::time::Duration) -> Timestamp {
         let by = crate::timestamp::saturating_nanos(by);
         Timestamp::from_nanos(self.0.fetch_add(by, Relaxed).wrapping_add(by))
     }
 
     /// Sets the clock, forward or back.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, ManualClock, Timestamp};
+    /// let clock = ManualClock::new();
+    /// clock.set(Timestamp::from_secs(9));
+    /// clock.set(Timestamp::from_secs(8));
+    /// assert_eq!(clock.now(), Timestamp::from_secs(8));
+    /// ```
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.as_nanos(), Relaxed);
     }

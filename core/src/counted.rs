@@ -74,12 +74,28 @@ impl<L: Limiter> Counted<L> {
     /// # Errors
     ///
     /// As the limiter.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted, Timestamp};
+    /// let limit = Counted::new(Concurrency::new(2));
+    /// let lease = limit.try_acquire_at(Timestamp::ZERO, 2)?;
+    /// assert_eq!(limit.counts().held, 2);
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     #[inline]
     pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
     }
 
     /// The counters as they are now.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted, Timestamp};
+    /// let limit = Counted::new(Concurrency::new(2));
+    /// let _denied = limit.try_acquire_at(Timestamp::ZERO, 3);
+    /// assert_eq!(limit.counts().denied, 1);
+    /// ```
     pub fn counts(&self) -> Counts {
         Counts {
             granted: self.granted.load(Relaxed),
@@ -89,6 +105,12 @@ impl<L: Limiter> Counted<L> {
     }
 
     /// The limiter that is counted.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted};
+    /// let limit = Counted::new(Concurrency::new(2));
+    /// assert_eq!(limit.limiter().limit(), 2);
+    /// ```
     pub fn limiter(&self) -> &L {
         &self.limiter
     }

@@ -56,11 +56,24 @@ impl Denied {
     /// # Cost
     ///
     /// Reads the limiter's state again and may divide: some ten nanoseconds. Writes nothing.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Retry};
+    /// let limit = Concurrency::new(1);
+    /// let _held = limit.try_acquire(1)?;
+    /// assert_eq!(limit.try_acquire(1).unwrap_err().retry(&limit), Retry::OnRelease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn retry<L: Limiter + ?Sized>(self, limiter: &L) -> Retry {
         limiter.retry(self)
     }
 
     /// The permits that were asked for; 0 for a probe.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// assert_eq!(Concurrency::new(1).try_acquire(7).unwrap_err().permits(), 7);
+    /// ```
     pub const fn permits(self) -> u32 {
         match self {
             Self::Exhausted { permits, .. }
@@ -70,6 +83,12 @@ impl Denied {
     }
 
     /// The reason in a few words, for a log or a reply.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// let denied = Concurrency::new(1).try_acquire(7).unwrap_err();
+    /// assert_eq!(denied.reason(), "more permits than the limiter can hold");
+    /// ```
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Exhausted { .. } => "permits exhausted",
@@ -121,6 +140,14 @@ pub enum Retry {
 
 impl Retry {
     /// The time from `now` to the retry; `None` where time alone does not help.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// let now = Timestamp::from_secs(3);
+    /// assert_eq!(Retry::At(Timestamp::from_secs(5)).wait_from(now), Some(Duration::from_secs(2)));
+    /// assert_eq!(Retry::Never.wait_from(now), None);
+    /// ```
     pub const fn wait_from(self, now: Timestamp) -> Option<Duration> {
         match self {
             Self::At(at) => Some(at.saturating_since(now)),

@@ -89,6 +89,14 @@ impl FixedWindow {
     }
 
     /// Settings for at most `limit` permits (at least 1) in each `window`, 1 ns to 292 years.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::builder(5, Duration::from_secs(1)).build()?;
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn builder(limit: u64, window: Duration) -> FixedWindowBuilder {
         FixedWindowBuilder {
             limit,
@@ -327,12 +335,30 @@ pub struct FixedWindowBuilder {
 
 impl FixedWindowBuilder {
     /// The instant that the grid starts at; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::builder(1, Duration::from_secs(1)).origin(Timestamp::from_millis(300)).build()?;
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(1_299), 1).is_ok());
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(1_300), 1).is_ok(), "the next window");
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn origin(mut self, origin: Timestamp) -> Self {
         self.origin = origin;
         self
     }
 
     /// A window begins with the first request that is granted after the end of the last one. Default: on a grid.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::builder(1, Duration::from_secs(1)).started_by_first_request().build()?;
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(700), 1).is_ok());
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(1_699), 1).is_err());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn started_by_first_request(mut self) -> Self {
         self.started = true;
         self
@@ -341,6 +367,17 @@ impl FixedWindowBuilder {
     /// For windows that the first request starts: rounds the start up, and the length too, to whole ticks of 1 ns to 292 years,
     /// so that a window is at most one tick longer in each. Default: the finest of 1 ns, 10 ns,
     /// 100 ns, ... whose horizon is an hour or more, or else the coarsest up to the window.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::builder(1, Duration::from_secs(1))
+    ///     .started_by_first_request()
+    ///     .tick(Duration::from_millis(10))
+    ///     .build()?;
+    /// assert_eq!(limit.tick(), Duration::from_millis(10));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn tick(mut self, tick: Duration) -> Self {
         self.tick = Some(tick);
         self
@@ -348,6 +385,14 @@ impl FixedWindowBuilder {
 
     /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
     /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::builder(1, Duration::from_secs(1)).staleness(Duration::from_secs(60)).build()?;
+    /// assert_eq!(limit.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = Some(staleness);
         self
@@ -360,6 +405,13 @@ impl FixedWindowBuilder {
         ///
         /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for the
         /// window's end, a window or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{FixedWindow, Setting, SettingsError};
+        /// let refused = FixedWindow::builder(1, Duration::ZERO).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Window });
+        /// ```
         pub const fn build(self) -> Result<FixedWindow, SettingsError> {
             self.build_on()
         }

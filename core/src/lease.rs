@@ -62,12 +62,25 @@ where
     }
 
     /// The permits that this lease holds; 0 for a probe.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// assert_eq!(Concurrency::new(5).try_acquire(4)?.permits(), 4);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     #[inline]
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
     /// The limiter that the permits came from.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// let limit = Concurrency::new(5);
+    /// assert_eq!(limit.try_acquire(4)?.limiter().in_use(), 4);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn limiter(&self) -> &P::Target {
         &self.limiter
     }
@@ -77,6 +90,16 @@ where
     /// # Errors
     ///
     /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing is given back then.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, TooFewHeld};
+    /// let limit = Concurrency::new(5);
+    /// let mut lease = limit.try_acquire(4)?;
+    /// assert_eq!(lease.release(3), Ok(()));
+    /// assert_eq!(lease.release(3), Err(TooFewHeld { held: 1 }));
+    /// assert_eq!(limit.available(), 4);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn release(&mut self, n: u32) -> Result<(), TooFewHeld> {
         let Some(rest) = self.permits.checked_sub(n) else {
             return Err(TooFewHeld { held: self.permits });
@@ -93,6 +116,16 @@ where
     /// # Errors
     ///
     /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing has changed then.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// let limit = Concurrency::new(5);
+    /// let mut lease = limit.try_acquire(4)?;
+    /// let part = lease.split(3).unwrap();
+    /// drop(lease);
+    /// assert_eq!((part.permits(), limit.available()), (3, 2));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn split(&mut self, n: u32) -> Result<Self, TooFewHeld>
     where
         P: Clone,
@@ -111,6 +144,17 @@ where
     ///
     /// Returns `other` if it belongs to another limiter, or if both together hold more than `u32::MAX`. (Objects of one
     /// limiter, `&dyn Limiter`, that were made in different places may count as different limiters.)
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency};
+    /// let (limit, other) = (Concurrency::new(5), Concurrency::new(1));
+    /// let mut lease = limit.try_acquire(4)?;
+    /// lease.merge(limit.try_acquire(1)?).unwrap();
+    /// assert_eq!(lease.permits(), 5);
+    /// let returned = lease.merge(other.try_acquire(1)?).unwrap_err();
+    /// assert_eq!(returned.permits(), 1, "of another limiter");
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
         // Not the address alone: a wrapper may lie where the limiter in it lies.
         let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter);
@@ -129,6 +173,16 @@ where
     /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To hand permits
     /// through an interrupt, a queue or a foreign function, a [`LeasePool`](crate::LeasePool) is safer: its ids cannot be
     /// released twice.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter};
+    /// let limit = Concurrency::new(5);
+    /// let permits = limit.try_acquire(4)?.forget();
+    /// assert_eq!(limit.available(), 1);
+    /// limit.release(permits);
+    /// assert_eq!(limit.available(), 5);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
     pub fn forget(mut self) -> u32 {
         // The pointer is dropped as usual: it may own a share of the limiter.
         core::mem::take(&mut self.permits)

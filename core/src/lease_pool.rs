@@ -77,11 +77,25 @@ pub struct LeaseId(u64);
 
 impl LeaseId {
     /// The id as a number.
+    ///
+    /// ```
+    /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
+    /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// assert_eq!(LeaseId::from_bits(id.to_bits()), id);
+    /// ```
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
     /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or one that it was guessed for.
+    ///
+    /// ```
+    /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
+    /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// assert_eq!(LeaseId::from_bits(id.to_bits()), id);
+    /// ```
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

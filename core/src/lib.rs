@@ -38,8 +38,8 @@
 //!
 //! # Features
 //!
-//! - `std`: [`MonotonicClock`](clock::MonotonicClock), [`CoarseClock`](clock::CoarseClock), and limiters behind `Arc` and `Box`;
-//! - `tsc`: [`TscClock`](clock::TscClock).
+//! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`;
+//! - `tsc`: [`TscClock`].
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

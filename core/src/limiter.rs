@@ -106,6 +106,12 @@ pub trait Limiter {
 }
 
 /// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
+/// let lease = Concurrency::new(1).try_acquire_at(Timestamp::ZERO, 1).map(|lease| lease.permits());
+/// assert_eq!(lease, Ok(1));
+/// ```
 pub trait LimiterExt: Limiter {
     /// Takes `n` permits at `now`, and gives them back when the lease is dropped, where they come back at all.
     ///
@@ -160,6 +166,12 @@ pub enum Idle {
 
 impl Idle {
     /// Whether the limiter is as good as new.
+    ///
+    /// ```
+    /// # use portcullis_core::{Idle, Timestamp};
+    /// assert!(Idle::Since(Timestamp::ZERO).is_idle());
+    /// assert!(!Idle::InUse.is_idle());
+    /// ```
     pub const fn is_idle(self) -> bool {
         !matches!(self, Self::InUse)
     }

@@ -24,10 +24,37 @@ use core::marker::PhantomData;
 use crate::{Denied, Limiter, Retry, Timestamp};
 
 /// When to come back, of a denial.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
+/// let limit = Concurrency::new(1);
+/// let _held = limit.try_acquire(1).unwrap();
+/// let denied = limit.try_acquire(1).unwrap_err();
+/// let retry = metadata::RETRY_AFTER.of_denied(&limit, Timestamp::ZERO, denied);
+/// assert_eq!(retry, Some(Retry::OnRelease));
+/// ```
 pub const RETRY_AFTER: Name<Retry> = Name::new("RETRY_AFTER");
 /// Why, in a few words, of a denial.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
+/// let limit = Concurrency::new(1);
+/// let _held = limit.try_acquire(1).unwrap();
+/// let denied = limit.try_acquire(1).unwrap_err();
+/// let reason = metadata::REASON_PHRASE.of_denied(&limit, Timestamp::ZERO, denied);
+/// assert_eq!(reason, Some("permits exhausted"));
+/// ```
 pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
 /// How much of the limiter is used.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
+/// let limit = Concurrency::new(1);
+/// let _held = limit.try_acquire(1).unwrap();
+/// let denied = limit.try_acquire(1).unwrap_err();
+/// let used = metadata::USED_SHARE.of_denied(&limit, Timestamp::ZERO, denied).unwrap();
+/// assert_eq!((used.permits, used.capacity), (1, 1));
+/// ```
 pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 
 /// The permits of a limiter that are in use, and all that it has.
@@ -64,21 +91,44 @@ pub struct Name<T> {
 
 impl<T: 'static> Name<T> {
     /// A name for values of type `T`.
+    ///
+    /// ```
+    /// # use portcullis_core::metadata::Name;
+    /// const TENANT: Name<u32> = Name::new("com.example.TENANT");
+    /// ```
     pub const fn new(text: &'static str) -> Self {
         Self { text, _type: PhantomData }
     }
 
     /// The name's text.
+    ///
+    /// ```
+    /// # use portcullis_core::metadata;
+    /// assert_eq!(metadata::RETRY_AFTER.text(), "RETRY_AFTER");
+    /// ```
     pub const fn text(self) -> &'static str {
         self.text
     }
 
     /// The value that `limiter` offers under this name for a request that it granted at `now`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp, Unlimited, metadata};
+    /// assert_eq!(metadata::REASON_PHRASE.of_granted(&Unlimited, Timestamp::ZERO), None);
+    /// ```
     pub fn of_granted<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp) -> Option<T> {
         self.get(|offers| limiter.metadata(now, None, offers))
     }
 
     /// The value that `limiter` offers under this name for a request that it denied at `now`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
+    /// let limit = Concurrency::new(1);
+    /// let _held = limit.try_acquire(1).unwrap();
+    /// let denied = limit.try_acquire(1).unwrap_err();
+    /// assert!(metadata::REASON_PHRASE.of_denied(&limit, Timestamp::ZERO, denied).is_some());
+    /// ```
     pub fn of_denied<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp, denied: Denied) -> Option<T> {
         self.get(|offers| limiter.metadata(now, Some(denied), offers))
     }
@@ -105,6 +155,37 @@ impl<T> fmt::Debug for Name<T> {
 }
 
 /// Where a limiter offers its metadata: a question that is asked of each limiter in turn.
+///
+/// ```
+/// use portcullis_core::metadata::{Metadata, Name};
+/// use portcullis_core::{Denied, Limiter, Retry, Timestamp, Unlimited};
+///
+/// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
+///
+/// /// Adds a route's name to what its limiter knows.
+/// struct Routed<L>(L, &'static str);
+///
+/// impl<L: Limiter> Limiter for Routed<L> {
+///     fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+///         self.0.take_at(now, n)
+///     }
+///     fn release(&self, n: u32) {
+///         self.0.release(n);
+///     }
+///     fn available_at(&self, now: Timestamp) -> u64 {
+///         self.0.available_at(now)
+///     }
+///     fn retry(&self, denied: Denied) -> Retry {
+///         self.0.retry(denied)
+///     }
+///     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+///         offers.offer(ROUTE, || self.1);
+///         self.0.metadata(now, denied, offers);
+///     }
+/// }
+///
+/// assert_eq!(ROUTE.of_granted(&Routed(Unlimited, "/login"), Timestamp::ZERO), Some("/login"));
+/// ```
 pub struct Metadata<'a> {
     wanted: Wanted<'a>,
 }
@@ -118,6 +199,14 @@ enum Wanted<'a> {
 
 impl Metadata<'_> {
     /// Offers the value that `make` makes, as `name`. `make` runs only if this very value is wanted.
+    ///
+    /// ```
+    /// # use portcullis_core::metadata::{Metadata, Name};
+    /// const TENANT: Name<u32> = Name::new("com.example.TENANT");
+    /// fn metadata(offers: &mut Metadata<'_>) {
+    ///     offers.offer(TENANT, || 7);
+    /// }
+    /// ```
     pub fn offer<T: 'static>(&mut self, name: Name<T>, make: impl FnOnce() -> T) {
         match &mut self.wanted {
             Wanted::Value { text, into } => {

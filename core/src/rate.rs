@@ -26,8 +26,21 @@ pub struct Rate {
 
 impl Rate {
     /// Nothing ever comes back: a bucket with this rate has its burst, and then no more.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let once = TokenBucket::new(Rate::ZERO, 1);
+    /// assert!(once.try_acquire_at(Timestamp::ZERO, 1).is_ok());
+    /// assert!(once.try_acquire_at(Timestamp::MAX, 1).is_err());
+    /// ```
     pub const ZERO: Self = Self { permits: 0, period_nanos: 1 };
     /// No limit: a bucket with this rate grants every request, whatever its burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::UNLIMITED, 1);
+    /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 1_000_000).is_ok());
+    /// ```
     pub const UNLIMITED: Self = Self { permits: u64::MAX, period_nanos: 1 };
 
     /// `permits` each `period`, a duration of 1 ns to 292 years. A builder refuses a period outside of that range,
@@ -84,16 +97,32 @@ impl Rate {
     }
 
     /// Permits that come back in each [`period`](Self::period); `u64::MAX` if there is no limit.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate};
+    /// assert_eq!(Rate::per_hour(7).permits(), 7);
+    /// ```
     pub const fn permits(self) -> u64 {
         self.permits
     }
 
     /// The period in which [`permits`](Self::permits) come back.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate};
+    /// assert_eq!(Rate::per_hour(7).period(), Duration::from_hours(1));
+    /// ```
     pub const fn period(self) -> Duration {
         Duration::from_nanos(self.period_nanos)
     }
 
     /// Whether this is [`Rate::UNLIMITED`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate};
+    /// assert!(!Rate::per_hour(7).is_unlimited());
+    /// ```
     pub const fn is_unlimited(self) -> bool {
         self.permits == u64::MAX
     }

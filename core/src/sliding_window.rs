@@ -106,6 +106,14 @@ impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
     }
 
     /// Settings for at most `limit` permits in any `segments` consecutive segments of a `window`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// let limit = SlidingWindow::<8>::builder(5, Duration::from_secs(1), 8).build()?;
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn builder(limit: u64, window: Duration, segments: u32) -> SlidingWindowBuilder<MAX_SEGMENTS> {
         SlidingWindowBuilder {
             limit,
@@ -462,6 +470,15 @@ pub struct SlidingWindowBuilder<const MAX_SEGMENTS: usize> {
 impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     /// Any span of one window's length holds at most the limit, wherever it starts. Needs one segment more in the ring:
     /// at most `MAX_SEGMENTS - 1`. Default: any `segments` consecutive segments do.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// let limit = SlidingWindow::<3>::builder(1, Duration::from_secs(2), 2).strict().build()?;
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(900), 1).is_ok());
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(2_800), 1).is_err(), "1.9 s later");
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn strict(mut self) -> Self {
         self.strict = true;
         self
@@ -469,6 +486,17 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
 
     /// The instant that segments are counted from; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`]. Without effect
     /// on segments of 1 ns.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// let limit = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2)
+    ///     .origin(Timestamp::from_millis(500))
+    ///     .build()?;
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(1_499), 1).is_ok());
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(2_500), 1).is_ok(), "two segments later");
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn origin(mut self, origin: Timestamp) -> Self {
         self.origin = origin;
         self
@@ -476,6 +504,16 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
 
     /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
     /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// let limit = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2)
+    ///     .staleness(Duration::from_secs(60))
+    ///     .build()?;
+    /// assert_eq!(limit.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = Some(staleness);
         self
@@ -489,6 +527,13 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for
         /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, or of less than 1 ns or
         /// more than 584 years for each segment squared, a staleness under 1 s or too long.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{Setting, SettingsError, SlidingWindow};
+        /// let refused = SlidingWindow::<4>::builder(1, Duration::from_secs(1), 5).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Segments, max: 4 });
+        /// ```
         pub const fn build(self) -> Result<SlidingWindow<MAX_SEGMENTS>, SettingsError> {
             self.build_on()
         }

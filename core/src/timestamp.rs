@@ -21,44 +21,91 @@ pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The origin itself.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::ZERO.as_nanos(), 0);
+    /// ```
     pub const ZERO: Self = Self(0);
     /// The last instant that can be named, 584 years after the origin.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::MAX.as_nanos(), u64::MAX);
+    /// ```
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after the origin.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_nanos(5).as_nanos(), 5);
+    /// ```
     #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// The instant `micros` microseconds after the origin, or [`Self::MAX`] where that is too far.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_micros(5).as_nanos(), 5_000);
+    /// ```
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
     /// The instant `millis` milliseconds after the origin, or [`Self::MAX`] where that is too far.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_millis(5).as_nanos(), 5_000_000);
+    /// ```
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// The instant `secs` seconds after the origin, or [`Self::MAX`] where that is too far.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_secs(5).as_nanos(), 5_000_000_000);
+    /// ```
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
     /// Nanoseconds since the origin.
+    ///
+    /// ```
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_secs(1).as_nanos(), 1_000_000_000);
+    /// ```
     #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// This instant and `duration`, or [`Self::MAX`] where that is too far.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_secs(1).saturating_add(Duration::from_secs(2)), Timestamp::from_secs(3));
+    /// ```
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
     /// The time from `earlier` to this instant, or zero where `earlier` is the later one.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::from_secs(3).saturating_since(Timestamp::from_secs(1)), Duration::from_secs(2));
+    /// ```
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -105,6 +105,13 @@ impl TokenBucket {
     }
 
     /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).build()?;
+    /// assert_eq!(bucket.burst(), 10);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn builder(rate: Rate, burst: u64) -> TokenBucketBuilder {
         TokenBucketBuilder {
             rate,
@@ -396,6 +403,13 @@ pub struct TokenBucketBuilder {
 
 impl TokenBucketBuilder {
     /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).initial(4).build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn initial(mut self, permits: u64) -> Self {
         self.initial = permits;
         self
@@ -404,6 +418,14 @@ impl TokenBucketBuilder {
     /// The instant that the bucket starts at, and that steps are counted from. Default: [`Timestamp::ZERO`].
     ///
     /// An earlier `now`, by up to the staleness, is told no more than this one would be.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let start = Timestamp::from_secs(60);
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).initial(0).origin(start).build()?;
+    /// assert_eq!(bucket.available_at(start), 0);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn origin(mut self, origin: Timestamp) -> Self {
         self.origin = origin;
         self
@@ -413,6 +435,14 @@ impl TokenBucketBuilder {
     /// [`origin`](Self::origin). Default: continuously.
     ///
     /// **Bound** of a stepwise bucket: in any span of time `burst + permits * k`, with k the ends of periods in it.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).initial(0).stepwise().build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn stepwise(mut self) -> Self {
         self.stepwise = true;
         self
@@ -424,6 +454,14 @@ impl TokenBucketBuilder {
     /// if there is none, the one with the farthest.
     ///
     /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).tick(Duration::from_millis(1)).build()?;
+    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn tick(mut self, tick: Duration) -> Self {
         self.tick = Some(tick);
         self
@@ -431,6 +469,14 @@ impl TokenBucketBuilder {
 
     /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
     /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).staleness(Duration::from_secs(60)).build()?;
+    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
         self.staleness = Some(staleness);
         self
@@ -444,6 +490,12 @@ impl TokenBucketBuilder {
         /// [`SettingsError`] names the setting and its bound: a burst of zero, initial permits above the burst, a
         /// period or tick outside of 1 ns to 292 years, a staleness under 1 s, or a burst whose time to fill exceeds a
         /// quarter of the horizon.
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
+        /// let refused = TokenBucket::builder(Rate::per_second(5), 10).initial(11).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
+        /// ```
         pub const fn build(self) -> Result<TokenBucket, SettingsError> {
             self.build_on()
         }

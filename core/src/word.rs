@@ -32,6 +32,11 @@ pub type NativeWord = u32;
 /// A width for a limiter's state: `u32`, or `u64` on targets with 64-bit atomics. Sealed.
 ///
 /// A narrower word has a nearer horizon: see the type that it parametrises, and `docs/architecture.md`.
+///
+/// ```
+/// # use portcullis_core::{Word};
+/// assert_eq!(<u32 as Word>::MASK, 0xffff_ffff);
+/// ```
 pub trait Word: sealed::Sealed + Copy + fmt::Debug + Into<u64> + Send + Sync + 'static {
     /// Bits in the word.
     const BITS: u32;

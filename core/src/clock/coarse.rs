@@ -25,6 +25,13 @@ pub struct CoarseClock {
 
 impl CoarseClock {
     /// The coarse clock.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, CoarseClock};
+    /// let clock = CoarseClock::new();
+    /// let earlier = clock.now();
+    /// assert!(clock.now() >= earlier);
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }

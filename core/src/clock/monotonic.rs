@@ -20,6 +20,13 @@ pub struct MonotonicClock {
 
 impl MonotonicClock {
     /// A clock whose origin is now.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, MonotonicClock};
+    /// let clock = MonotonicClock::new();
+    /// let earlier = clock.now();
+    /// assert!(clock.now() >= earlier);
+    /// ```
     pub fn new() -> Self {
         Self { origin: Instant::now() }
     }

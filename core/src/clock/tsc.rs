@@ -21,6 +21,13 @@ pub struct TscClock {
 
 impl TscClock {
     /// A clock whose origin is now.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, TscClock};
+    /// let clock = TscClock::new();
+    /// let earlier = clock.now();
+    /// assert!(clock.now() >= earlier);
+    /// ```
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
         let origin = clock.raw();
