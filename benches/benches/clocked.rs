@@ -11,7 +11,9 @@ use crate::support::{Pressure, bench, group};
 fn with_clock(criterion: &mut Criterion, name: &str, clock: &(impl Clock + Sync)) {
     let mut group = group(criterion, &format!("Clocked by {name}"));
     let mut press = |pressure, rate, burst| {
-        let bucket = CachePadded::new(Clocked::new(TokenBucket::new(rate, burst), clock));
+        let bucket =
+            TokenBucket::builder(rate, burst).origin(clock.now()).build().expect("settings that fit");
+        let bucket = CachePadded::new(Clocked::new(bucket, clock));
         if matches!(pressure, Pressure::DenialStorm) {
             bucket.try_acquire(1).expect("the only permit").forget();
         }

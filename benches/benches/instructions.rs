@@ -3,13 +3,13 @@
 //! Each bench does its operation a thousand times, so that what surrounds them vanishes; `unlimited` is the loop with nothing in it.
 //! `cargo xtask bench-check` runs this and compares with the baseline.
 
-use std::hint::black_box;
-use std::time::Duration;
+use core::hint::black_box;
+use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt,
-    ManualClock, Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, ManualClock,
+    Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -29,9 +29,10 @@ impl<L> Case<L> {
         Self { limiter: Box::leak(Box::new(limiter)), step: step.as_nanos() as u64 }
     }
 
-    fn times(&self) -> impl Iterator<Item = Timestamp> + use<L> {
-        let step = self.step;
-        (1..=OPERATIONS).map(move |i| Timestamp::from_nanos(black_box(START.as_nanos() + i * step)))
+    /// The time of operation number `i`.
+    #[inline(always)]
+    fn time(&self, i: u64) -> Timestamp {
+        black_box(Timestamp::from_nanos(START.as_nanos() + (i + 1) * self.step))
     }
 }
 
@@ -88,9 +89,21 @@ fn all_denied(granted: u64) {
     assert_eq!(granted, 0);
 }
 
+/// Does `operation` a thousand times, and counts how often it says yes. In a plain loop: an iterator's closures are not always
+/// inlined.
+#[inline(always)]
+fn count(mut operation: impl FnMut(u64) -> bool) -> u64 {
+    let mut yes = 0;
+    for i in 0..OPERATIONS {
+        yes += u64::from(operation(i));
+    }
+    yes
+}
+
 /// Takes a permit, and drops the lease.
+#[inline(always)]
 fn ask<L: Limiter>(case: &Case<L>) -> u64 {
-    case.times().filter(|now| black_box(case.limiter).try_acquire_at(*now, black_box(1)).is_ok()).count() as u64
+    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(1)).is_ok())
 }
 
 #[library_benchmark(teardown = all_granted)]
@@ -140,7 +153,7 @@ fn roll<L: Limiter>(case: Case<L>) -> u64 {
 #[library_benchmark(teardown = all_granted)]
 #[bench::token_bucket(with_clock(2_000))]
 fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
-    (0..OPERATIONS).filter(|_| black_box(case.limiter).try_acquire(black_box(1)).is_ok()).count() as u64
+    count(|_| black_box(case.limiter).try_acquire(black_box(1)).is_ok())
 }
 
 // What each of a thousand denials is told about when to come back.
@@ -152,11 +165,10 @@ fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
 #[bench::sliding_window(spent(sliding::<u64>(10)))]
 #[bench::sliding_window_32(spent(sliding::<u32>(10)))]
 fn retry<L: Limiter>(case: Case<L>) -> u64 {
-    let told = |now| {
-        let denied = black_box(Denied::Exhausted { now, permits: 1 });
+    count(|i| {
+        let denied = black_box(Denied::Exhausted { now: case.time(i), permits: 1 });
         matches!(black_box(black_box(case.limiter).retry(denied)), Retry::At(_))
-    };
-    case.times().filter(|now| told(*now)).count() as u64
+    })
 }
 
 type Pool = LeasePool<Concurrency, 1_024>;
@@ -168,30 +180,35 @@ fn empty_pool() -> &'static Pool {
 /// A pool of a thousand leases that are due, and their ids.
 fn full_pool() -> (&'static Pool, Vec<LeaseId>) {
     let pool = empty_pool();
-    let ids = (0..OPERATIONS).map(|_| pool.claim_at(START, 1, Some(START)).expect("a free slot and a permit"));
+    let ids =
+        (0..OPERATIONS).map(|_| pool.claim_at(START, 1, Some(START)).expect("a free slot and a permit"));
     (pool, ids.collect())
 }
 
 #[library_benchmark(teardown = all_granted)]
 #[bench::lease_pool(empty_pool())]
 fn cycle(pool: &'static Pool) -> u64 {
-    let claim = || black_box(pool).claim_at(black_box(START), black_box(1), black_box(None));
-    (0..OPERATIONS).filter(|_| claim().is_ok_and(|id| black_box(pool).release(black_box(id)) == Ok(1))).count() as u64
+    count(|_| {
+        let id = black_box(pool).claim_at(black_box(START), black_box(1), black_box(None));
+        id.is_ok_and(|id| black_box(pool).release(black_box(id)) == Ok(1))
+    })
 }
 
 // Without a release, so that each looks for a slot.
 #[library_benchmark(teardown = all_granted)]
 #[bench::lease_pool(empty_pool())]
 fn claim(pool: &'static Pool) -> u64 {
-    let claim = || black_box(pool).claim_at(black_box(START), black_box(1), black_box(Some(START)));
-    (0..OPERATIONS).filter(|_| black_box(claim()).is_ok()).count() as u64
+    count(|_| {
+        let id = black_box(pool).claim_at(black_box(START), black_box(1), black_box(Some(START)));
+        black_box(id).is_ok()
+    })
 }
 
 #[library_benchmark(teardown = all_granted)]
 #[bench::lease_pool(full_pool())]
 fn release((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
-    let ids: &[LeaseId] = ids.leak();
-    ids.iter().filter(|id| black_box(pool).release(black_box(**id)) == Ok(1)).count() as u64
+    let ids = ids.leak();
+    count(|i| black_box(pool).release(black_box(ids[i as usize])) == Ok(1))
 }
 
 // One sweep, which takes back a thousand leases.

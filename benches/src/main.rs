@@ -2,6 +2,14 @@
 //!
 //! `cargo run --release -p portcullis-bench --bin versus -- --help` tells the options; `docs/benchmarks.md` the method.
 
+#![allow(
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "times, counts and pixels, all far from the ends of their types"
+)]
+
+mod chart;
 mod measure;
 mod report;
 mod rows;
@@ -12,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::measure::Plan;
+use crate::rows::growth;
 
 /// Compares each hot path with the bare cost of a compare-exchange, and with the same path of other crates.
 ///
@@ -23,6 +32,9 @@ struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write charts as SVG files into this folder; without --only, also of what a cost does as threads, segments or permits grow
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
     /// Five short runs of each, instead of fifteen: under a minute, and noisier
     #[arg(long)]
     quick: bool,
@@ -50,11 +62,16 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     report::foot();
-    match options.json.map(|path| (report::write(&path, &rows), path)) {
-        Some((Err(error), path)) => {
-            eprintln!("versus: {}: {error}", path.display());
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
+    let written = options.json.map_or(Ok(()), |path| {
+        report::write(&path, &rows).map_err(|error| format!("{}: {error}", path.display()))
+    });
+    let drawn = options.plot.map_or(Ok(()), |folder| {
+        let lines = if options.only.is_empty() { growth::lines(&plan) } else { vec![] };
+        chart::draw(&folder, &rows, &lines).map_err(|error| format!("{}: {error}", folder.display()))
+    });
+    if let Err(message) = written.and(drawn) {
+        eprintln!("versus: {message}");
+        return ExitCode::FAILURE;
     }
+    ExitCode::SUCCESS
 }

@@ -1,9 +1,10 @@
 //! Holding a contest: the floor, ours and each peer's, in turn, run after run.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
@@ -26,13 +27,26 @@ impl Plan {
 pub(crate) struct Contestant {
     name: &'static str,
     /// Does so many operations on thread number `.0`, and returns how many of them were granted.
-    #[expect(clippy::type_complexity, reason = "it is what it is")]
     run: Box<dyn Fn(usize, u64) -> u64 + Sync>,
 }
 
 impl Contestant {
     pub(crate) fn new(name: &'static str, run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
         Self { name, run: Box::new(run) }
+    }
+
+    /// What nothing that decides by one word can be faster than: a load and a compare-exchange.
+    pub(crate) fn floor() -> Self {
+        let word = CachePadded::new(AtomicU64::new(0));
+        Self::new("floor", move |_, operations| {
+            for _ in 0..operations {
+                let mut value = word.load(Relaxed);
+                while let Err(newer) = word.compare_exchange_weak(value, value + 1, Relaxed, Relaxed) {
+                    value = newer;
+                }
+            }
+            operations
+        })
     }
 }
 
@@ -55,16 +69,7 @@ pub(crate) struct Contest {
 impl Contest {
     /// Measures, and returns a row for each peer, or one without a peer.
     pub(crate) fn hold(self, plan: &Plan) -> Vec<Row> {
-        let word = CachePadded::new(AtomicU64::new(0));
-        let floor = Contestant::new("floor", move |_, operations| {
-            for _ in 0..operations {
-                let mut value = word.load(Relaxed);
-                while let Err(newer) = word.compare_exchange_weak(value, value + 1, Relaxed, Relaxed) {
-                    value = newer;
-                }
-            }
-            operations
-        });
+        let floor = Contestant::floor();
         let contestants: Vec<(&Contestant, Expected)> = [(&floor, Expected::Granted)]
             .into_iter()
             .chain([&self.ours].into_iter().chain(&self.peers).map(|contestant| (contestant, self.expected)))

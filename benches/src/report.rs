@@ -1,5 +1,6 @@
 //! What comes of it: a table for people, JSON for tools.
 
+use core::iter;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -10,19 +11,23 @@ use crate::measure::{Contest, Spread};
 
 /// Ours against one peer, or against the floor alone.
 #[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "tools know the names")]
 pub(crate) struct Row {
-    row: &'static str,
-    threads: usize,
-    ours_ns: f64,
-    peer: Option<&'static str>,
-    peer_ns: Option<f64>,
+    pub(crate) row: &'static str,
+    pub(crate) threads: usize,
+    pub(crate) ours_ns: f64,
+    pub(crate) peer: Option<&'static str>,
+    pub(crate) peer_ns: Option<f64>,
     ratio: Option<f64>,
-    floor_ns: f64,
+    pub(crate) floor_ns: f64,
     floor_ratio: f64,
     runs: usize,
     unit: &'static str,
     /// The slowest run of ours over the fastest.
     spread: f64,
+    peer_spread: Option<f64>,
+    /// Whether the numbers mean enough to be held against a budget: those of several threads only if runs agree.
+    judged: bool,
 }
 
 impl Row {
@@ -45,9 +50,17 @@ impl Row {
             runs,
             unit: "ns/op",
             spread: ours.factor(),
+            peer_spread: peer.map(|(_, spread)| spread.factor()),
+            judged: contest.threads == 1
+                || iter::once(ours)
+                    .chain(peer.map(|(_, spread)| spread))
+                    .all(|spread| spread.factor() <= NOISE),
         }
     }
 }
+
+/// A spread above this tells noise, not speed.
+const NOISE: f64 = 2.0;
 
 pub(crate) fn head() {
     println!(
@@ -67,15 +80,16 @@ pub(crate) fn line(row: &Row) {
         row.peer.unwrap_or("-")
     );
     match (row.peer_ns, row.ratio) {
-        (Some(nanos), Some(ratio)) => println!(" {nanos:>9.2} {ratio:>7.3}"),
-        _ => println!(),
+        (Some(nanos), Some(ratio)) => print!(" {nanos:>9.2} {ratio:>7.3}"),
+        _ => print!("{:18}", ""),
     }
+    println!("{}", if row.judged { "" } else { "  too noisy to judge" });
 }
 
 pub(crate) fn foot() {
     println!(
-        "\nNanoseconds for each operation, medians; with two threads, as each of them sees it. Below 1 is faster. A spread (slowest \
-         run over fastest) above 2 tells noise, not speed."
+        "\nNanoseconds for each operation, medians; with two threads, as each of them sees it. Below 1 is faster. Spread is the slowest \
+         run over the fastest: where it is above {NOISE} with two threads, it tells noise, not speed."
     );
 }
 

@@ -1,6 +1,7 @@
 //! The rows, one file for each type of ours.
 
 mod concurrency;
+pub(crate) mod growth;
 mod lease_pool;
 mod token_bucket;
 mod windows;

@@ -6,7 +6,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis-loom --release
 //! ```
 //!
-//! Each model is explored exhaustively up to [`PREEMPTIONS`] pre-emptions, or as many as `LOOM_MAX_PREEMPTIONS` says. What each
+//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as `LOOM_MAX_PREEMPTIONS` says. What each
 //! one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
 #![cfg(loom)]
 

@@ -1,3 +1,4 @@
+use crate::bench_check;
 use crate::command;
 use crate::context::Context;
 use crate::hot_paths;
@@ -28,7 +29,18 @@ pub(crate) const TASKS: &[Task] = &[
     Task {
         name: "test",
         about: "everything that has to hold for a change: all steps but weaken and soak",
-        steps: &["fmt", "clippy", "doc", "tests", "core-tests", "doc-tests", "loom", "hot-paths", "no-std"],
+        steps: &[
+            "fmt",
+            "clippy",
+            "doc",
+            "tests",
+            "core-tests",
+            "doc-tests",
+            "loom",
+            "hot-paths",
+            "no-std",
+            "bench-check",
+        ],
     },
     Task { name: "lint", about: "fmt, clippy and doc", steps: &["fmt", "clippy", "doc"] },
     Task {
@@ -44,6 +56,7 @@ pub(crate) const TASKS: &[Task] = &[
             "loom",
             "hot-paths",
             "no-std",
+            "bench-check",
             "weaken",
             "soak",
         ],
@@ -79,6 +92,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "the core compiles for targets without std, with native atomics alone",
         needs: Some(Part::BareTargets),
         run: no_std::check,
+    },
+    Step {
+        name: "bench-check",
+        about: "no hot path takes over 2 % more instructions than its baseline, under the same compiler",
+        needs: Some(Part::Callgrind),
+        run: bench_check::check,
     },
     Step {
         name: "weaken",

@@ -10,15 +10,17 @@ pub(crate) struct Context {
     pub(crate) root: PathBuf,
     /// Nobody is there to read that a step was not run: it must fail.
     pub(crate) ci: bool,
+    /// Baselines are written, not compared with.
+    pub(crate) bless: bool,
 }
 
 impl Context {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(bless: bool) -> Self {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = package.parent().unwrap_or(package).to_owned();
         // As good as everywhere: set to anything but "" and "false".
         let ci = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
-        Self { root, ci }
+        Self { root, ci, bless }
     }
 
     /// A folder in the target directory.

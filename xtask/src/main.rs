@@ -4,6 +4,7 @@
 //! shows all that is wrong.
 
 mod asm;
+mod bench_check;
 mod checks;
 mod command;
 mod context;
@@ -19,14 +20,17 @@ use std::process::ExitCode;
 use crate::checks::{STEPS, Step, TASKS};
 use crate::context::Context;
 
+/// Makes `bench-check` write what it would compare with.
+const BLESS: &str = "--bless";
+
 fn main() -> ExitCode {
-    let names: Vec<String> = std::env::args().skip(1).collect();
+    let (flags, names): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|name| name == BLESS);
     if names.is_empty() || names.iter().any(|name| name == "--help" || name == "-h") {
         print_help();
         return ExitCode::SUCCESS;
     }
     match chosen(&names) {
-        Ok(steps) => report::run(&Context::new(), &steps),
+        Ok(steps) => report::run(&Context::new(!flags.is_empty()), &steps),
         Err(message) => {
             eprintln!("{message}");
             ExitCode::from(2)
@@ -58,6 +62,7 @@ fn print_help() {
     for step in STEPS {
         println!("  {:14} {}", step.name, step.about);
     }
+    println!("\n{BLESS} makes bench-check write its baseline anew.");
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."

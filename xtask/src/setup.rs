@@ -1,9 +1,10 @@
 //! What the steps need and a fresh machine may lack.
 //!
-//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; Debian's packages,
-//! installed. Nothing here asks for a password.
+//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; Cargo, for one
+//! program; Debian's packages, installed. Nothing here asks for a password.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::announce;
@@ -19,6 +20,8 @@ pub(crate) enum Part {
     BareTargets,
     /// A processor whose machine code can be judged.
     X86,
+    /// Valgrind, and what runs benches under it.
+    Callgrind,
 }
 
 impl Part {
@@ -29,6 +32,9 @@ impl Part {
             Self::BareTargets => {
                 "missing: core for targets without std (rustup target add thumbv7m-none-eabi riscv32imac-unknown-none-elf \
                  x86_64-unknown-none, or Debian's rustc-web, cargo-web and rust-web-src)"
+            }
+            Self::Callgrind => {
+                "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
             Self::X86 => "missing: an x86_64 processor, the one that this step can read the machine code of",
         }
@@ -41,6 +47,7 @@ impl Part {
             Self::Clippy => &["rust-web-clippy", "cargo-web"],
             Self::BareTargets => &["rustc-web", "cargo-web", "rust-web-src"],
             Self::X86 => &[],
+            Self::Callgrind => &["valgrind"],
         }
     }
 }
@@ -48,7 +55,9 @@ impl Part {
 /// Sees to it that `part` is there, or says in one line what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
-    if there() || (apt_get(part.debian()) && there()) { Ok(()) } else { Err(part.missing().to_owned()) }
+    let cargo = || part == Part::Callgrind && install_runner(context);
+    let install = || (cargo() && there()) || (apt_get(part.debian()) && there());
+    if there() || install() { Ok(()) } else { Err(part.missing().to_owned()) }
 }
 
 /// Whether the toolchain that runs this program has `part`.
@@ -65,6 +74,9 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
             printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
         }),
         Part::X86 => cfg!(target_arch = "x86_64"),
+        Part::Callgrind => {
+            is_quiet_success(Command::new("valgrind").arg("--version")) && callgrind_runner(context).is_file()
+        }
     }
 }
 
@@ -74,7 +86,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         Part::Clippy => fits(context.debian_component("clippy"), "/usr/bin/rustc"),
         Part::BareTargets => output("/usr/bin/rustc", &["--print", "sysroot"])
             .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir()),
-        Part::X86 => false,
+        Part::X86 | Part::Callgrind => false,
     }
 }
 
@@ -84,6 +96,28 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
     // `clippy 0.1.95 (...)`, `rustc 1.95.0 (...)`
     let number = |text: &str, place| text.split([' ', '.', '\n']).nth(place).map(str::to_owned);
     clippy.zip(rustc).is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
+}
+
+/// The program that runs benches under Callgrind, in a folder of its version, since a bench accepts no other one than its own.
+pub(crate) fn callgrind_runner(context: &Context) -> PathBuf {
+    context.target_dir(&format!("gungraun-runner-{}", runner_version(context))).join("bin/gungraun-runner")
+}
+
+/// The version of the benches' own library, from the lock file.
+fn runner_version(context: &Context) -> String {
+    let lock = fs::read_to_string(context.root.join("Cargo.lock")).unwrap_or_default();
+    let entry = lock.split_once("name = \"gungraun\"\nversion = \"").map(|(_, rest)| rest);
+    entry.and_then(|rest| rest.split('"').next()).unwrap_or("unknown").to_owned()
+}
+
+/// Not optimised, which halves the time to build it: it but starts Valgrind and adds up sums.
+fn install_runner(context: &Context) -> bool {
+    let runner = callgrind_runner(context);
+    let root = runner.parent().and_then(Path::parent).unwrap_or(&runner);
+    let mut cargo = context.cargo();
+    cargo.args(["install", "--quiet", "--debug", "--locked", "gungraun-runner", "--version"]);
+    cargo.arg(runner_version(context)).arg("--root").arg(root);
+    runner.is_file() || succeeds(&mut cargo)
 }
 
 /// Installs Debian's `packages`, as root or where sudo asks for no password.
@@ -115,7 +149,7 @@ fn is_quiet_success(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
 }
 
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     printed(Command::new(program).args(arguments))
 }
 

@@ -3,14 +3,18 @@
 // Each bench is a crate of its own, and none is a library.
 #![allow(unreachable_pub)]
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
+use portcullis_core::Timestamp;
 
+/// From one call to the next.
+const STEP: u64 = 4;
 /// Far enough from zero that nothing is special about a time.
-pub const START: u64 = 1 << 40;
+const START: u64 = 1 << 40;
 
 /// How much is asked for, and what must come of it.
 #[derive(Clone, Copy)]
@@ -57,13 +61,13 @@ pub fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a,
     group
 }
 
-/// Measures `operation`, which is told the number of its call and says whether it was granted.
+/// Measures `operation`, which is told the time and says whether it was granted.
 ///
-/// The numbers go on from one sample to the next, so that they can serve as time. With two threads, both count the same ones.
+/// Time goes on by 4 ns from one call to the next, for each thread by itself, and from one sample to the next.
 pub fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
     pressure: Pressure,
-    operation: impl Fn(u64) -> bool + Sync,
+    operation: impl Fn(Timestamp) -> bool + Sync,
 ) {
     let (next, granted) = (AtomicU64::new(0), AtomicU64::new(0));
     group.bench_function(pressure.name(), |bencher| {
@@ -73,7 +77,9 @@ pub fn bench(
             let work = || {
                 barrier.wait();
                 let start = Instant::now();
-                let count = (first..first + operations).filter(|i| operation(*i)).count() as u64;
+                let count = (first..first + operations)
+                    .filter(|i| operation(Timestamp::from_nanos(START + STEP * i)))
+                    .count() as u64;
                 let taken = start.elapsed();
                 granted.fetch_add(count, Relaxed);
                 taken

@@ -21,7 +21,7 @@ pub(crate) fn rows() -> Vec<Contest> {
     }]
 }
 
-fn tokio() -> Contestant {
+pub(super) fn tokio() -> Contestant {
     let semaphore = CachePadded::new(tokio::sync::Semaphore::new(LIMIT as usize));
     Contestant::new("tokio", move |_, operations| {
         (0..operations).filter(|_| semaphore.try_acquire().is_ok()).count() as u64

@@ -1,6 +1,6 @@
 //! The lease pool: a claim, and a release by the id. No peer has one.
 
-use std::hint::black_box;
+use core::hint::black_box;
 
 use portcullis_core::{Concurrency, LeasePool, Timestamp};
 

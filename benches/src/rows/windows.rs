@@ -1,8 +1,8 @@
 //! The windows against pingora's rate estimator, the peer that counts in windows.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use pingora_limits::rate::Rate as Estimator;
