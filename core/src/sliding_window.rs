@@ -282,8 +282,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         let wanted = u64::from(n.max(1));
         let epoch = self.epoch(now);
         let (stamp, newest) = (self.layout.stamp(epoch), self.slots.divide(epoch).1);
-        // Acquire: pairs with the release of the roll that set this epoch, so that no slot that it has re-tagged and paid for is
-        // counted as expired once more.
+        // Acquire: pairs with the release of the roll that set this epoch, so that the add below meets the slot that it re-tagged, and no
+        // slot that it has paid for is counted as expired once more.
         let mut state = self.state.load(Acquire);
         loop {
             let (decides, slot) = if self.layout.fits(state, stamp, wanted) {

@@ -308,8 +308,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
-        text: "if self.outdated(",
-        by: "if false && self.outdated(",
+        text: "&& self.outdated(",
+        by: "&& false && self.outdated(",
         model: ("sliding_window", "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own"),
     },
     // A roll re-tags the newest slot alone.
@@ -401,7 +401,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: LEASE_POOL,
-        within: "fn reserve(&self) -> Option<(&Self",
+        within: "fn reserve(&self) -> Option<u32>",
         text: "BUSY, Acquire, Relaxed)",
         by: "BUSY, Relaxed, Relaxed)",
         model: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
@@ -423,7 +423,7 @@ const MUTANTS: &[Mutant] = &[
     // Two owners of one slot.
     Mutant {
         file: LEASE_POOL,
-        within: "fn reserve(&self) -> Option<(&Self",
+        within: "fn reserve(&self) -> Option<u32>",
         text: ".is_ok()",
         by: ".is_ok() | true",
         model: ("lease_pool", "two_claims_on_the_last_slot_make_one_lease"),
