@@ -1,0 +1,116 @@
+//! Charts of what was measured, as SVG files: bars for a row, lines for what a cost does as something grows.
+
+use core::error::Error;
+use std::fs;
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::report::Row;
+use crate::rows::growth::Line;
+
+type Drawn = Result<(), Box<dyn Error>>;
+
+const FONT: &str = "sans-serif";
+const OURS: RGBColor = RGBColor(0x1f, 0x6f, 0xb2);
+const PEERS: RGBColor = RGBColor(0xc9, 0xb0, 0x8a);
+const FLOOR: RGBColor = RGBColor(0x9a, 0x9a, 0x9a);
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+
+/// Draws a file for each row, and one for each thing that grows.
+pub(crate) fn draw(folder: &Path, rows: &[Row], lines: &[Line]) -> Drawn {
+    fs::create_dir_all(folder)?;
+    for against in rows.chunk_by(|a, b| (a.row, a.threads) == (b.row, b.threads)) {
+        bars(folder, against)?;
+    }
+    for together in lines.chunk_by(|a, b| a.grows == b.grows) {
+        grows(folder, together)?;
+    }
+    Ok(())
+}
+
+fn canvas(path: &Path, height: u32) -> Result<DrawingArea<SVGBackend<'_>, Shift>, Box<dyn Error>> {
+    let area = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
+    area.fill(&WHITE)?;
+    Ok(area)
+}
+
+const WIDTH: u32 = 760;
+const BAR: i32 = 26;
+/// Above the highest line, for the legend.
+const ROOM: f64 = 1.7;
+
+/// The floor, ours and each peer of one row.
+fn bars(folder: &Path, against: &[Row]) -> Drawn {
+    let Some(row) = against.first() else { return Ok(()) };
+    let threads = if row.threads == 1 { String::new() } else { format!(".{}_threads", row.threads) };
+    let name = format!("{}{threads}", row.row);
+    let mut list = vec![("floor", row.floor_ns, FLOOR), ("portcullis", row.ours_ns, OURS)];
+    list.extend(against.iter().filter_map(|row| Some((row.peer?, row.peer_ns?, PEERS))));
+    let most = list.iter().map(|(_, nanos, _)| *nanos).fold(0.0, f64::max);
+
+    let path = folder.join(format!("{name}.svg"));
+    let area = canvas(&path, (BAR * (list.len() as i32 + 2)) as u32)?;
+    let text = |size: i32| (FONT, size).into_font().color(&INK);
+    area.draw(&Text::new(format!("{name}: nanoseconds for each operation"), (12, 10), text(17)))?;
+    let (left, room) = (170, 480.0);
+    for ((label, nanos, colour), place) in list.into_iter().zip(1..) {
+        let top = 12 + BAR * place;
+        let right = left + (nanos / most * room) as i32;
+        area.draw(&Rectangle::new([(left, top), (right, top + BAR - 8)], colour.filled()))?;
+        area.draw(&Text::new(label, (12, top + 2), text(15)))?;
+        area.draw(&Text::new(format!("{nanos:.2}"), (right + 6, top + 2), text(15)))?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// All lines over one thing that grows.
+fn grows(folder: &Path, lines: &[Line]) -> Drawn {
+    let Some(first) = lines.first() else { return Ok(()) };
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (least, most) =
+        points().fold((f64::MAX, 0.0_f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)));
+    let highest = points().map(|(_, nanos)| *nanos).fold(0.0, f64::max);
+    if least >= most {
+        // A machine with a single core has nothing to show.
+        return Ok(());
+    }
+    let path = folder.join(format!("by_{}.svg", first.grows));
+    let area = canvas(&path, 420)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(format!("nanoseconds for each operation, by {}", first.grows), (FONT, 17))
+        .margin(14)
+        .x_label_area_size(34)
+        .y_label_area_size(60)
+        .build_cartesian_2d((least..most).log_scale().base(2.0), 0.0..highest * ROOM)?;
+    let ticks = first.points.len();
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_labels(ticks)
+        .x_desc(first.grows)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_desc("ns")
+        .label_style((FONT, 14))
+        .draw()?;
+    for (place, line) in lines.iter().enumerate() {
+        let colour = Palette99::pick(place).to_rgba();
+        let labelled = chart.draw_series(
+            LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)).point_size(3),
+        )?;
+        labelled
+            .label(line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(FLOOR)
+        .label_font((FONT, 14))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
