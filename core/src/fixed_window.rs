@@ -58,7 +58,7 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 pub struct FixedWindow<W: Word = NativeWord> {
     state: AtomicWord<W>,
     layout: Stamped<W>,
-    /// From the position that starts a window to the one that ends it.
+    /// From the position that starts a window to the one that ends it, as a stamp.
     span: W,
     /// Positions: windows, or the ticks that a start is rounded up to.
     grid: Grid,
@@ -241,8 +241,7 @@ impl<W: Word> FixedWindow<W> {
         let wanted = u64::from(n.max(1));
         let (position, into) = self.grid.split(now);
         let stamp = self.layout.stamp(position);
-        let late = u64::from(self.rounded && into != 0);
-        let end = self.layout.stamp(position.wrapping_add(self.span.into()).wrapping_add(late));
+        let end = stamp.wrapping_add(self.span.into()) & W::MASK;
         let mut state = self.state.load(Relaxed);
         loop {
             // On a grid, a window that is on ends where one that begins now would.
@@ -255,6 +254,9 @@ impl<W: Word> FixedWindow<W> {
                         return Err(Denied::Exhausted { now, permits: n });
                     }
                     (_, Some(_)) => state,
+                    (_, None) if self.rounded && into != 0 => {
+                        end.wrapping_add(self.layout.stamp(1)) & W::MASK
+                    }
                     (_, None) => end,
                 }
             };
@@ -467,7 +469,7 @@ impl FixedWindowBuilder {
                 // No window is on: the last one ended with the origin.
                 state: AtomicWord::new(layout.stamp(grid.index(self.origin))),
                 layout,
-                span: narrow(span),
+                span: narrow(layout.stamp(span)),
                 grid,
                 rounded: self.started,
             })

@@ -268,6 +268,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     }
 
     /// The permits that count in the state; for a `now` that is too late, all.
+    #[inline(always)]
     fn total(&self, stamp: u64, state: u64) -> u64 {
         let (total, at) = self.layout.split(state);
         if self.layout.too_late(stamp, at) > 0 { self.limit() } else { total }

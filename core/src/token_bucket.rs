@@ -163,7 +163,7 @@ impl<W: Word> TokenBucket<W> {
         if self.is_unlimited() {
             return u64::MAX;
         }
-        self.judge(self.position(now), self.used.load(Relaxed)).available / self.cost()
+        self.judge(self.position(now), self.used.load(Relaxed)) / self.cost()
     }
 
     /// Whether the bucket is full at `now`, and since when.
@@ -268,17 +268,13 @@ impl<W: Word> TokenBucket<W> {
         self.ticks.start(tick).unwrap_or(Timestamp::MAX)
     }
 
-    /// What a bucket used up to `used` has at `position`: the circle above.
+    /// The units that a bucket used up to `used` has at `position`: the circle above.
     #[inline(always)]
-    fn judge(&self, position: u64, used: u64) -> Level {
-        let full = self.full();
-        let distance = position.wrapping_sub(used) & W::MASK;
-        if distance <= full {
-            Level { from: used, available: distance }
-        } else if distance < self.behind.into() {
-            Level { from: position.wrapping_sub(full), available: full }
-        } else {
-            Level { from: used, available: 0 }
+    fn judge(&self, position: u64, used: u64) -> u64 {
+        match position.wrapping_sub(used) & W::MASK {
+            distance if distance <= self.full() => distance,
+            distance if distance < self.behind.into() => self.full(),
+            _ => 0,
         }
     }
 
@@ -293,24 +289,27 @@ impl<W: Word> TokenBucket<W> {
         let mut used = self.used.load(Relaxed);
         if price == 0 {
             // A probe, or no limit: nothing to write.
-            let enough = self.judge(position, used).available >= self.cost();
+            let enough = self.judge(position, used) >= self.cost();
             return if enough { Ok(()) } else { Err(Denied::Exhausted { now, permits: n }) };
         }
+        // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
+        // (used + price)`, which would have the comparison wait for the sum.
+        let least = price.min(self.full());
+        let (target, most) = (position.wrapping_sub(least), self.full() - least);
         loop {
             let distance = position.wrapping_sub(used) & W::MASK;
-            let from = if distance <= self.full() {
-                if distance < price {
-                    return Err(Denied::Exhausted { now, permits: n });
-                }
+            // What would be left: one comparison tells that there is enough, and not more than full.
+            let from = if target.wrapping_sub(used) & W::MASK <= most {
                 used
+            } else if distance < price {
+                return Err(Denied::Exhausted { now, permits: n });
             } else {
-                // Told that this is unlikely, the compiler branches, and the exchange below need not wait for the position.
+                // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
                 cold_path();
-                let level = self.judge(position, used);
-                if level.available < price {
+                if distance >= self.behind.into() {
                     return Err(Denied::Exhausted { now, permits: n });
                 }
-                level.from
+                position.wrapping_sub(self.full())
             };
             match self.used.compare_exchange_weak(used, from.wrapping_add(price), Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
@@ -318,13 +317,6 @@ impl<W: Word> TokenBucket<W> {
             }
         }
     }
-}
-
-struct Level {
-    /// The position that a take moves on from.
-    from: u64,
-    /// Units available.
-    available: u64,
 }
 
 impl<W: Word> Limiter for TokenBucket<W> {
@@ -353,16 +345,16 @@ impl<W: Word> Limiter for TokenBucket<W> {
         let price = u64::from(permits.max(1)) * self.cost();
         let (tick, position) = (self.ticks.index(now), self.position(now));
         let used = self.used.load(Relaxed);
-        let level = self.judge(position, used);
-        if level.available >= price {
+        let available = self.judge(position, used);
+        if available >= price {
             return Retry::At(now);
         }
         // How far the position must move: `used` may be ahead of it, if `now` is older than the newest.
         let distance = position.wrapping_sub(used) & W::MASK;
-        let missing = if level.available == 0 && distance != 0 {
+        let missing = if available == 0 && distance != 0 {
             u128::from(W::MASK - distance) + 1 + u128::from(price)
         } else {
-            u128::from(price - level.available)
+            u128::from(price - available)
         };
         if self.gain.into() == 0 {
             return Retry::Never;
