@@ -45,7 +45,7 @@ pub(crate) const TASKS: &[Task] = &[
     Task { name: "lint", about: "fmt, clippy and doc", steps: &["fmt", "clippy", "doc"] },
     Task {
         name: "release-check",
-        about: "all steps, hours of them: for a release",
+        about: "all steps: for a release",
         steps: &[
             "fmt",
             "clippy",
@@ -107,7 +107,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests again, for hours: 10^9 operations",
+        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes",
         needs: None,
         run: soak,
     },
