@@ -188,7 +188,7 @@ impl ManualClock {
         }
     }
 
-    /// Moves the clock on, and returns the new time. Several threads may: their steps add up.
+    /// Moves the clock on, and returns the new time. Several threads may: their steps add up. After [`Timestamp::MAX`] it starts over.
     ///
     /// ```
     /// # use core::time::Duration;

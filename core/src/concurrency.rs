@@ -26,7 +26,8 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 /// taken, as leases and lease pools see to.)
 ///
 /// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes nothing. Taking is lock-free,
-/// releasing wait-free: both may run in an interrupt handler that pre-empts the other.
+/// releasing wait-free where a fetch-add is one instruction, else lock-free: both may run in an interrupt handler that pre-empts
+/// the other.
 ///
 /// **Ordering.** A take that follows a release sees what was written before that release, as with a semaphore: with a limit of 1
 /// the permit may guard data.
@@ -264,7 +265,7 @@ impl<W: Word> Limiter for Concurrency<W> {
         self.take(now, n)
     }
 
-    /// Wait-free: one fetch-add.
+    /// One fetch-add.
     #[inline]
     fn release(&self, n: u32) {
         self.give_back(n);

@@ -34,7 +34,7 @@ pub enum Denied {
         /// The permits that were asked for; 0 for a probe.
         permits: u32,
     },
-    /// More permits were asked for than the limiter can ever hold.
+    /// More permits were asked for than the limiter can ever hold, as it is set now.
     ExceedsCapacity {
         /// The permits that were asked for.
         permits: u32,

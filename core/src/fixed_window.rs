@@ -36,11 +36,13 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 /// to the nanosecond.
 ///
 /// **Cost.** A grant is one load, two multiplications and one compare-exchange; a denial writes nothing. Lock-free: a
-/// compare-exchange fails only because another one succeeded, at most `limit` times a window. All accesses are `Relaxed`.
+/// compare-exchange fails only because another one succeeded, at most `limit` times a window (or, on processors that link loads
+/// with stores, because an interrupt came between). All accesses are `Relaxed`.
 ///
 /// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up to
 /// [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole multiples of
-/// [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and one window.
+/// [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and one window. A window that the first
+/// request starts just then may end early, once; the bound in any span still holds.
 ///
 /// Source: the fixed window limiter of the .NET rate limiting proposal, and Ocelot's window that the first request starts.
 ///
@@ -337,6 +339,8 @@ pub struct FixedWindowBuilder {
 
 impl FixedWindowBuilder {
     /// The instant that the grid starts at; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
+    ///
+    /// Where the tick or the window is 1 ns, an earlier `now` counts in a window that ends at the origin.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -35,7 +35,8 @@ use crate::{Denied, Limiter, Timestamp};
 ///
 /// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same; finding a free slot is one load when
 /// leases are released about as often as they are claimed, and up to N loads in a nearly full pool. Claims and releases are
-/// lock-free, and may pre-empt each other and a sweep in an interrupt handler.
+/// lock-free, and may pre-empt each other and a sweep in an interrupt handler. (A thread that is ended, not just paused, in the middle
+/// of a claim keeps its slot.)
 ///
 /// ```
 /// use portcullis_core::{ClaimError, Concurrency, LeasePool, StaleId, Timestamp};
@@ -373,7 +374,7 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// Every slot holds a lease, or is about to.
+    /// One look at every slot found each holding a lease, or about to. Slots that changed hands meanwhile may have been missed.
     PoolFull {
         /// The slots of the pool.
         slots: u32,

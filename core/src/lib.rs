@@ -26,7 +26,7 @@
 //! # What every limiter keeps
 //!
 //! - **One-sided error.** It never admits more than it promises: not in a race, not with a late or backward `now` (up to its
-//!   stated staleness), not when a thread is stopped halfway. What goes wrong ends in a denial or a later grant.
+//!   stated staleness), not when a thread is paused halfway. What goes wrong ends in a denial or a later grant.
 //! - **A denial writes nothing**, and says when to come back only when it is asked.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
 //! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on the same thread.

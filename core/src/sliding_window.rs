@@ -44,12 +44,15 @@ use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timesta
 /// exact to the nanosecond.
 ///
 /// **Cost.** A grant is one compare-exchange and one fetch-add; the first one in a new segment also rolls the ring, one
-/// compare-exchange for each segment that has left the window and one for all. A denial writes nothing. Lock-free.
+/// compare-exchange for each segment that has left the window and one for all. A denial writes nothing, unless it has lost a
+/// race for the first permits of a new segment: then at most the roll. Lock-free. (A thread that is ended, not just paused, in
+/// the middle of a grant or a roll takes with it what it had not given back yet.)
 ///
 /// **Ordering.** Takes acquire and rolls release, so that a count always lands in a slot that was re-tagged before; see
 /// `docs/memory-ordering.md`.
 ///
-/// **Horizon.** As for a [`FixedWindow`](crate::FixedWindow), counted in segments.
+/// **Horizon.** As for a [`FixedWindow`](crate::FixedWindow), counted in segments. Who is told less than full for its sake may
+/// also be told to come back later than need be.
 ///
 /// Source: the sliding window limiter of the .NET rate limiting proposal.
 ///
@@ -526,8 +529,8 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for
-        /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, or of less than 1 ns or
-        /// more than 584 years for each segment squared, a staleness under 1 s or too long.
+        /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, of less than
+        /// 1 ns for each segment, or of more than 584 years divided by the segments (if they have no divisor in common), a staleness under 1 s or too long.
         ///
         /// ```
         /// # use core::time::Duration;

@@ -43,7 +43,8 @@ use crate::{Denied, Idle, Lease, Limiter, Rate, Retry, Setting, SettingsError, T
 /// the newest; no drift at any rate. Retry times are exact to the nanosecond.
 ///
 /// **Cost.** A grant is one load, one multiplication and one compare-exchange; a denial is the load alone and writes
-/// nothing. Lock-free: a compare-exchange fails only because another one succeeded, and those are bounded by the rate.
+/// nothing. Lock-free: a compare-exchange fails only because another one succeeded, and those
+/// are bounded by the rate (or, on processors that link loads with stores, because an interrupt came between).
 /// All accesses are `Relaxed`: a token carries no data.
 ///
 /// **Horizon.** The word wraps. The bound holds for every `now` up to [`staleness`](Self::staleness) older than the newest
@@ -330,7 +331,7 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     fn capacity(&self) -> u64 {
-        self.burst()
+        if self.is_unlimited() { u64::MAX } else { self.burst() }
     }
 
     fn idle_at(&self, now: Timestamp) -> Idle {
@@ -480,8 +481,8 @@ impl TokenBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound: a burst of zero, initial permits above the burst, a
-        /// period or tick outside of 1 ns to 292 years, a staleness under 1 s, or a burst whose time to fill exceeds a
-        /// quarter of the horizon.
+        /// period or tick outside of 1 ns to 292 years, a staleness under 1 s, a rate that the word cannot
+        /// carry for a second, or a burst whose time to fill exceeds a quarter of the horizon.
         ///
         /// ```
         /// # use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};

@@ -45,8 +45,9 @@ impl Clock for CoarseClock {
         // SAFETY: `time` is a valid `timespec` to write to, for the duration of the call.
         let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         debug_assert_eq!(failed, 0, "Linux has had this clock since 2.6.32");
-        // Neither is negative.
-        let (secs, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+        // Neither is negative; on 32-bit systems they are narrower.
+        #[allow(clippy::cast_sign_loss)]
+        let (secs, nanos) = (time.tv_sec as u64, time.tv_nsec as u64);
         Timestamp::from_nanos(secs.wrapping_mul(1_000_000_000).wrapping_add(nanos))
     }
 
