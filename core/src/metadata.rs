@@ -71,7 +71,8 @@ pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 pub struct Used {
     /// Permits that are not available.
     pub permits: u64,
-    /// Permits that are available when the limiter is as good as new; `u64::MAX` for no limit.
+    /// Permits that are available when the limiter is as good as new; for no limit `u64::MAX`, or
+    /// what a token bucket's word can count.
     pub capacity: u64,
 }
 

@@ -331,7 +331,7 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     fn capacity(&self) -> u64 {
-        if self.is_unlimited() { u64::MAX } else { self.burst() }
+        self.burst()
     }
 
     fn idle_at(&self, now: Timestamp) -> Idle {
