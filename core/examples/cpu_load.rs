@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, USED_SHARE, Used};
-use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
+use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 
 /// The load that was seen, in percent, with every denial.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");
@@ -40,8 +40,8 @@ impl<L: Load> LoadLimit<L> {
 }
 
 impl<L: Load> Limiter for LoadLimit<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if self.has_room() { Ok(()) } else { Err(Denied::Refused { now, permits: n }) }
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        if self.has_room() { Ok(Receipt::NONE) } else { Err(Denied::Refused { now, permits: n }) }
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {

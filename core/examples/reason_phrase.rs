@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use portcullis_core::metadata::{Metadata, REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, Retry, Timestamp, TokenBucket,
+    Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, Receipt, Retry, Timestamp, TokenBucket,
 };
 
 /// `limiter`, whose denials say `phrase`.
@@ -22,7 +22,7 @@ impl<L> Reason<L> {
 }
 
 impl<L: Limiter> Limiter for Reason<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take_at(now, n)
     }
 

@@ -17,7 +17,7 @@
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`] is dropped.
 ///
@@ -220,7 +220,7 @@ impl<W: Word> Concurrency<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let mut state = self.state.load(Relaxed);
         loop {
             // The fields below are at most all ones, so comparing the word compares what is available.
@@ -234,12 +234,12 @@ impl<W: Word> Concurrency<W> {
                 });
             }
             if n == 0 {
-                return Ok(());
+                return Ok(Receipt::NONE);
             }
             let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
             // Acquire: pairs with `give_back`, so that what a former holder wrote is seen by the next one.
             match self.state.compare_exchange_weak(state, taken, Acquire, Relaxed) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(Receipt::NONE),
                 Err(newer) => state = newer,
             }
         }
@@ -261,8 +261,15 @@ const LIMIT_AT: u32 = 2;
 
 impl<W: Word> Limiter for Concurrency<W> {
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
+    }
+
+    /// All of them: a release.
+    #[inline]
+    fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
+        self.give_back(n);
+        n
     }
 
     /// One fetch-add.

@@ -5,7 +5,7 @@ use crossbeam_utils::CachePadded;
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, Idle, Lease, Limiter, Retry, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Timestamp};
 
 /// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this wrapper pays nothing for it.
 ///
@@ -118,10 +118,10 @@ impl<L: Limiter> Counted<L> {
 
 impl<L: Limiter> Limiter for Counted<L> {
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let decision = self.limiter.take_at(now, n);
         match decision {
-            Ok(()) => {
+            Ok(_) => {
                 self.granted.fetch_add(1, Relaxed);
                 self.held.fetch_add(n.into(), Relaxed);
             }
@@ -130,6 +130,19 @@ impl<L: Limiter> Limiter for Counted<L> {
             }
         }
         decision
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.peek_at(now, n)
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.held.fetch_sub(n.into(), Relaxed);
+        self.limiter.refund_at(now, n, receipt)
+    }
+
+    fn id(&self) -> LimiterId {
+        self.limiter.id()
     }
 
     #[inline]

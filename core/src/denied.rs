@@ -41,6 +41,13 @@ pub enum Denied {
         /// The most that one request can ask for.
         capacity: u32,
     },
+    /// A penalty is on at `now`: requests are denied for a time, whatever the limiter would say.
+    Penalized {
+        /// The instant that the request was judged at.
+        now: Timestamp,
+        /// The permits that were asked for; 0 for a probe.
+        permits: u32,
+    },
     /// A limiter that watches something else than permits, say the load of the machine, says no at `now`.
     Refused {
         /// The instant that the request was judged at.
@@ -78,6 +85,7 @@ impl Denied {
         match self {
             Self::Exhausted { permits, .. }
             | Self::ExceedsCapacity { permits, .. }
+            | Self::Penalized { permits, .. }
             | Self::Refused { permits, .. } => permits,
         }
     }
@@ -93,6 +101,7 @@ impl Denied {
         match self {
             Self::Exhausted { .. } => "permits exhausted",
             Self::ExceedsCapacity { .. } => "more permits than the limiter can hold",
+            Self::Penalized { .. } => "denied for a time, after a denial",
             Self::Refused { .. } => "refused",
         }
     }
@@ -108,7 +117,7 @@ impl fmt::Display for Denied {
                     "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
                 )
             }
-            Self::Refused { .. } => f.write_str(self.reason()),
+            Self::Penalized { .. } | Self::Refused { .. } => f.write_str(self.reason()),
         }
     }
 }
@@ -139,6 +148,31 @@ pub enum Retry {
 }
 
 impl Retry {
+    /// The longer of two, for a request that was judged at `now` and must pass both: never, then when permits are released, then the
+    /// later time. A time to ask again and an instant make a time to ask again.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// let (now, at) = (Timestamp::from_secs(3), |s| Retry::At(Timestamp::from_secs(s)));
+    /// assert_eq!(at(5).longer(at(4), now), at(5));
+    /// assert_eq!(at(5).longer(Retry::OnRelease, now), Retry::OnRelease);
+    /// let ask = Retry::After(Duration::from_secs(1));
+    /// assert_eq!(at(5).longer(ask, now), Retry::After(Duration::from_secs(2)));
+    /// ```
+    #[must_use]
+    pub fn longer(self, other: Self, now: Timestamp) -> Self {
+        match (self, other) {
+            (Self::Never, _) | (_, Self::Never) => Self::Never,
+            (Self::OnRelease, _) | (_, Self::OnRelease) => Self::OnRelease,
+            (Self::At(a), Self::At(b)) => Self::At(a.max(b)),
+            (Self::After(a), Self::After(b)) => Self::After(a.max(b)),
+            (Self::After(wait), Self::At(at)) | (Self::At(at), Self::After(wait)) => {
+                Self::After(wait.max(at.saturating_since(now)))
+            }
+        }
+    }
+
     /// The time from `now` to the retry; `None` where time alone does not help.
     ///
     /// ```

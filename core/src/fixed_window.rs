@@ -22,7 +22,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A fixed window: at most `limit` permits in each window.
 ///
@@ -235,7 +235,7 @@ impl<W: Word> FixedWindow<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
             // The limit is less than `n`, so it fits.
             return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
@@ -262,11 +262,27 @@ impl<W: Word> FixedWindow<W> {
                     (_, None) => end,
                 }
             };
+            let receipt = Receipt::new(self.layout.split(from).1);
             if n == 0 {
-                return Ok(());
+                return Ok(receipt);
             }
             match self.state.compare_exchange_weak(state, from + wanted, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(receipt),
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    /// Counts `n` permits back, if the window that they were counted in is still the newest one.
+    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+        let mut state = self.state.load(Relaxed);
+        loop {
+            let (count, end) = self.layout.split(state);
+            if end != receipt.note() || count < n.into() {
+                return 0;
+            }
+            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
+                Ok(_) => return n,
                 Err(newer) => state = newer,
             }
         }
@@ -275,8 +291,13 @@ impl<W: Word> FixedWindow<W> {
 
 impl<W: Word> Limiter for FixedWindow<W> {
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
+    }
+
+    /// All of them, while nobody has been granted a permit in a newer window; else none.
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(n, *receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {

@@ -1,7 +1,7 @@
 use core::fmt;
 use core::ops::Deref;
 
-use crate::{Denied, Limiter, Timestamp};
+use crate::{Denied, Limiter, Receipt, Timestamp};
 
 /// Permits held. Dropped, it gives them back to the limiter that they came from, where they come back at all:
 /// a concurrency permit does, a token or a place in a window comes back by time alone.
@@ -30,6 +30,9 @@ where
 {
     limiter: P,
     permits: u32,
+    /// Of the permits, those that the receipt is for.
+    receipted: u32,
+    receipt: Receipt,
 }
 
 impl<P> Lease<P>
@@ -56,7 +59,7 @@ where
     #[inline]
     pub fn try_acquire_at(limiter: P, now: Timestamp, n: u32) -> Result<Self, Denied> {
         match limiter.take_at(now, n) {
-            Ok(()) => Ok(Self { limiter, permits: n }),
+            Ok(receipt) => Ok(Self { limiter, permits: n, receipted: n, receipt }),
             Err(denied) => Err(denied),
         }
     }
@@ -105,10 +108,50 @@ where
             return Err(TooFewHeld { held: self.permits });
         };
         self.permits = rest;
+        self.receipted = self.receipted.min(rest);
         if n > 0 {
             self.limiter.release(n);
         }
         Ok(())
+    }
+
+    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of them can be taken anew at once: of a
+    /// limiter that gets its permits back by time, as many as can be given back without passing its bound, where the bound counts
+    /// only what was not given back.
+    ///
+    /// See [`Limiter::refund_at`] of each limiter for how many those are. Permits that were [merged](Self::merge)
+    /// from another lease come back by time.
+    ///
+    /// # Errors
+    ///
+    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing is given back then.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::new(1_000, Duration::from_secs(60));
+    /// let now = Timestamp::from_secs(9);
+    /// // The answer might be as long as 600, and was only 150.
+    /// let mut lease = limit.try_acquire_at(now, 600)?;
+    /// assert_eq!(lease.refund_at(now, 450), Ok(450));
+    /// assert_eq!(limit.available_at(now), 850);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn refund_at(&mut self, now: Timestamp, n: u32) -> Result<u32, TooFewHeld> {
+        let Some(rest) = self.permits.checked_sub(n) else {
+            return Err(TooFewHeld { held: self.permits });
+        };
+        let receipted = n.min(self.receipted);
+        self.permits = rest;
+        self.receipted -= receipted;
+        let refunded = match receipted {
+            0 => 0,
+            _ => self.limiter.refund_at(now, receipted, &mut self.receipt),
+        };
+        if n > receipted {
+            self.limiter.release(n - receipted);
+        }
+        Ok(refunded)
     }
 
     /// Takes `n` of the permits out into a lease of their own.
@@ -134,8 +177,10 @@ where
             return Err(TooFewHeld { held: self.permits });
         };
         let limiter = self.limiter.clone();
+        let receipted = n.min(self.receipted);
         self.permits = rest;
-        Ok(Self { limiter, permits: n })
+        self.receipted -= receipted;
+        Ok(Self { limiter, permits: n, receipted, receipt: self.receipt })
     }
 
     /// Adds the permits of `other`, which must be of the same limiter.
@@ -161,6 +206,9 @@ where
         match self.permits.checked_add(other.permits) {
             Some(sum) if same => {
                 self.permits = sum;
+                if self.receipt == other.receipt {
+                    self.receipted += other.receipted;
+                }
                 let _ = other.forget();
                 Ok(())
             }

@@ -184,7 +184,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         let generation = id.generation();
         // A limiter that panics leaves the slot free.
         let undo = FreeOnDrop { slot, generation };
-        self.limiter.take_at(now, n)?;
+        let _receipt = self.limiter.take_at(now, n)?;
         mem::forget(undo);
         slot.permits.store(n, Relaxed);
         let stage = match deadline {

@@ -47,10 +47,12 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+mod all_of;
 pub mod clock;
 mod concurrency;
 mod counted;
 mod denied;
+mod detail;
 mod fixed_window;
 mod grid;
 mod lease;
@@ -58,6 +60,7 @@ mod lease_pool;
 mod limiter;
 pub mod metadata;
 mod rate;
+mod receipt;
 mod settings;
 mod sliding_window;
 mod stamped;
@@ -67,6 +70,7 @@ mod token_bucket;
 mod unlimited;
 mod word;
 
+pub use all_of::{AllLease, AllOf, DeniedBy, Limits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]
@@ -77,11 +81,13 @@ pub use clock::{CoarseClock, MonotonicClock};
 pub use concurrency::Concurrency;
 pub use counted::{Counted, Counts};
 pub use denied::{Denied, Retry};
+pub use detail::Detail;
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
-pub use limiter::{Idle, Limiter, LimiterExt};
+pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
 pub use rate::Rate;
+pub use receipt::Receipt;
 pub use settings::{Setting, SettingsError};
 pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
 pub use timestamp::Timestamp;

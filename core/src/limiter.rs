@@ -1,7 +1,8 @@
 use core::ops::Deref;
 
+use crate::all_of::between;
 use crate::metadata::{self, Metadata, Used};
-use crate::{Denied, Lease, Retry, Timestamp};
+use crate::{Denied, Detail, Lease, Receipt, Retry, Timestamp};
 
 /// What every limiter answers, and what a limiter of your own implements.
 ///
@@ -11,7 +12,8 @@ use crate::{Denied, Lease, Retry, Timestamp};
 /// # Implementing
 ///
 /// `take_at`, `available_at` and `retry` are enough. A limiter that wraps another forwards all methods to
-/// it. One that gets permits back (that is, not by the passing of time alone) implements `release`. The laws
+/// it. One that gets permits back (that is, not by the passing of time alone) implements `release`. One whose permits come back by time,
+/// but that can take a grant back while nobody has built on it, implements `refund_at`. The laws
 /// that Portcullis' own limiters keep, and that code which takes any limiter relies on:
 ///
 /// - it never admits more than it promises, whatever races; an older `now` is told no more than a newer one was;
@@ -22,15 +24,15 @@ use crate::{Denied, Lease, Retry, Timestamp};
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
 /// use core::time::Duration;
-/// use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
+/// use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 ///
 /// /// Lets everything through until a switch is thrown.
 /// struct Gate(AtomicBool);
 ///
 /// impl Limiter for Gate {
-///     fn take_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
+///     fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
 ///         match self.0.load(Ordering::Relaxed) {
-///             true => Ok(()),
+///             true => Ok(Receipt::NONE),
 ///             false => Err(Denied::Refused { now, permits }),
 ///         }
 ///     }
@@ -57,7 +59,37 @@ pub trait Limiter {
     /// # Errors
     ///
     /// [`Denied`], and then nothing has changed.
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied>;
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+
+    /// What [`take_at`](Self::take_at) would say, without any effect: not even where a denial has one, as in a
+    /// penalty.
+    ///
+    /// By default judged by [`available_at`](Self::available_at) and [`capacity`](Self::capacity).
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], if the request would be denied.
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        match u64::from(n.max(1)) {
+            wanted if wanted <= self.available_at(now) => Ok(()),
+            wanted if wanted <= self.capacity() => Err(Denied::Exhausted { now, permits: n }),
+            // The capacity is less than `n`, or it is 0.
+            _ => Err(Denied::ExceedsCapacity { permits: n, capacity: self.capacity() as u32 }),
+        }
+    }
+
+    /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back that `receipt` is
+    /// for, and returns how many of them can be taken anew at once. The others come back as they would have done anyway.
+    ///
+    /// `now` is when they are given back. The receipt is changed so that it stands for the permits that are left of the grant. Between grant and
+    /// refund less than the limiter's horizon must have passed.
+    ///
+    /// By default it [releases](Self::release) them, and returns 0: how many that has made room for is not known.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        let _ = (now, receipt);
+        self.release(n);
+        0
+    }
 
     /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
     ///
@@ -75,6 +107,12 @@ pub trait Limiter {
     /// The most permits that could ever be available at once. By default, any number.
     fn capacity(&self) -> u64 {
         u64::MAX
+    }
+
+    /// Which limiter this is, for those who must not ask the same one twice: the address of the limiter itself, behind all handles and
+    /// wrappers. A wrapper returns the id of the limiter that it wraps.
+    fn id(&self) -> LimiterId {
+        LimiterId(core::ptr::from_ref(self).cast::<()>().addr())
     }
 
     /// Whether the limiter is as good as new at `now`. By default unknown, which counts as in use.
@@ -138,9 +176,72 @@ pub trait LimiterExt: Limiter {
     fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
     }
+
+    /// Takes as many permits as are available at `now`, at least `min` and at most `max`: a grant in part. Where `max` is less than
+    /// `min`, it counts as `min`; with `min = 0`, nothing available is a denial all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if fewer than `min` are available, and then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// What [`available_at`](Limiter::available_at) and a take cost. Lock-free: it tries again for fewer when others were faster.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(1), 7);
+    /// let now = Timestamp::ZERO;
+    /// assert_eq!(bucket.try_acquire_between_at(now, 2, 5)?.permits(), 5);
+    /// assert_eq!(bucket.try_acquire_between_at(now, 2, 5)?.permits(), 2);
+    /// assert!(bucket.try_acquire_between_at(now, 2, 5).is_err());
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn try_acquire_between_at(&self, now: Timestamp, min: u32, max: u32) -> Result<Lease<&Self>, Denied> {
+        between(min, max, || self.available_at(now), |n| self.try_acquire_at(now, n))
+    }
+
+    /// Takes all that is available at `now`, up to `u32::MAX` permits: none if nothing is.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(1), 7);
+    /// assert_eq!(bucket.drain_at(Timestamp::ZERO).map(|all| all.permits()), Some(7));
+    /// assert!(bucket.drain_at(Timestamp::ZERO).is_none());
+    /// ```
+    fn drain_at(&self, now: Timestamp) -> Option<Lease<&Self>> {
+        self.try_acquire_between_at(now, 1, u32::MAX).ok()
+    }
+
+    /// What would happen to a request for `n` at `now`: whether it would be granted, what is available, and when to come back. Nothing is
+    /// written.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LimiterExt, Retry, Timestamp};
+    /// let limit = Concurrency::new(3);
+    /// let _held = limit.try_acquire(2)?;
+    /// let detail = limit.explain_at(Timestamp::ZERO, 2);
+    /// assert_eq!((detail.is_allowed(), detail.available, detail.retry), (false, 1, Retry::OnRelease));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        Detail::of(self, now, n)
+    }
 }
 
 impl<L: Limiter + ?Sized> LimiterExt for L {}
+
+/// Which limiter: see [`Limiter::id`].
+///
+/// ```
+/// use portcullis_core::{Concurrency, Counted, Limiter};
+/// let limit = Counted::new(Concurrency::new(1));
+/// assert_eq!(limit.id(), (&&limit).id());
+/// assert_eq!(limit.id(), limit.limiter().id());
+/// assert_ne!(limit.id(), Concurrency::new(1).id());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimiterId(usize);
 
 /// Whether a limiter is as good as new: nothing taken that has not come back.
 ///
@@ -182,8 +283,20 @@ macro_rules! forward {
     ($($handle:ty),*) => {$(
         impl<L: Limiter + ?Sized> Limiter for $handle {
             #[inline]
-            fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
                 self.deref().take_at(now, n)
+            }
+            #[inline]
+            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+                self.deref().peek_at(now, n)
+            }
+            #[inline]
+            fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+                self.deref().refund_at(now, n, receipt)
+            }
+            #[inline]
+            fn id(&self) -> LimiterId {
+                self.deref().id()
             }
             #[inline]
             fn release(&self, n: u32) {

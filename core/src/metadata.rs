@@ -167,7 +167,7 @@ impl<T> fmt::Debug for Name<T> {
 /// struct Routed<L>(L, &'static str);
 ///
 /// impl<L: Limiter> Limiter for Routed<L> {
-///     fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
 ///         self.0.take_at(now, n)
 ///     }
 ///     fn release(&self, n: u32) {

@@ -28,7 +28,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Idle, Lease, Limiter, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A sliding window in segments: at most `limit` permits in any `segments` consecutive segments of a window.
 ///
@@ -278,7 +278,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
             // The limit is less than `n`, so it fits.
             return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
@@ -309,8 +309,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 let decides = epoch.wrapping_add_signed(-passed);
                 (decides, self.slots.divide(decides).1)
             };
+            let receipt = Receipt::new(decides);
             if n == 0 {
-                return Ok(());
+                return Ok(receipt);
             }
             let Some(slot) = self.ring.get(slot as usize) else {
                 return Err(Denied::Exhausted { now, permits: n });
@@ -329,7 +330,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 Ok(_) => {
                     // Release: pairs with the acquire of the re-tag, which must find the total already raised.
                     slot.fetch_add(wanted, Release);
-                    return Ok(());
+                    return Ok(receipt);
                 }
                 Err(newer) => state = newer,
             }
@@ -378,6 +379,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 }
             }
         }
+        self.pay(owed, epoch);
+    }
+
+    /// Subtracts what was won from the ring from the total, and moves the state on to `epoch`, if it is not there or further.
+    fn pay(&self, owed: u64, epoch: u64) {
         let stamp = self.layout.stamp(epoch);
         let mut state = self.state.load(Relaxed);
         loop {
@@ -394,12 +400,39 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             }
         }
     }
+
+    /// Counts `n` permits back, if their segment is still in its slot: first there, so that nobody else gives them back as well, and
+    /// then in the total.
+    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+        let epoch = receipt.note();
+        let stamp = self.layout.stamp(epoch);
+        let Some(slot) = self.ring.get(self.slots.divide(epoch).1 as usize) else { return 0 };
+        let mut seen = slot.load(Relaxed);
+        loop {
+            let (count, tag) = self.layout.split(seen);
+            if tag != stamp || count < n.into() {
+                return 0;
+            }
+            // Relaxed: continues the release sequence of the adds, for who re-tags the slot.
+            match slot.compare_exchange_weak(seen, seen - u64::from(n), Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(newer) => seen = newer,
+            }
+        }
+        self.pay(n.into(), epoch);
+        n
+    }
 }
 
 impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS, W> {
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
+    }
+
+    /// All of them, while the segment that they were counted in is in its slot; else none.
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(n, *receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {

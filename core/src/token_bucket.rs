@@ -32,7 +32,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, Rate, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
 ///
@@ -280,7 +280,7 @@ impl<W: Word> TokenBucket<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.burst() {
             // The burst is less than `n`, so it fits.
             return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
@@ -291,7 +291,7 @@ impl<W: Word> TokenBucket<W> {
         if price == 0 {
             // A probe, or no limit: nothing to write.
             let enough = self.judge(position, used) >= self.cost();
-            return if enough { Ok(()) } else { Err(Denied::Exhausted { now, permits: n }) };
+            return if enough { Ok(Receipt::NONE) } else { Err(Denied::Exhausted { now, permits: n }) };
         }
         // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
         // (used + price)`, which would have the comparison wait for the sum.
@@ -312,9 +312,45 @@ impl<W: Word> TokenBucket<W> {
                 }
                 position.wrapping_sub(self.full())
             };
-            match self.used.compare_exchange_weak(used, from.wrapping_add(price), Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
+            let left = from.wrapping_add(price) & W::MASK;
+            match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
+                Ok(_) => return Ok(Receipt::new(left)),
                 Err(newer) => used = newer,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if u64::from(n) > self.burst() {
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
+        }
+        let price = u64::from(n.max(1)) * self.cost();
+        if self.judge(self.position(now), self.used.load(Relaxed)) >= price {
+            Ok(())
+        } else {
+            Err(Denied::Exhausted { now, permits: n })
+        }
+    }
+
+    /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
+    fn undo(&self, n: u32, receipt: &mut Receipt) -> u32 {
+        if n == 0 || self.is_unlimited() {
+            return n;
+        }
+        if u64::from(n) > self.burst() {
+            return 0;
+        }
+        let left = receipt.note();
+        let restored = left.wrapping_sub(u64::from(n) * self.cost()) & W::MASK;
+        loop {
+            match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
+                Ok(_) => {
+                    *receipt = Receipt::new(restored);
+                    return n;
+                }
+                Err(newer) if newer == left => {}
+                Err(_) => return 0,
             }
         }
     }
@@ -322,8 +358,18 @@ impl<W: Word> TokenBucket<W> {
 
 impl<W: Word> Limiter for TokenBucket<W> {
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
+    }
+
+    #[inline]
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look(now, n)
+    }
+
+    /// All of them, if the bucket is as the take left it; else none: they come back by refill.
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(n, receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {

@@ -1,4 +1,4 @@
-use crate::{Denied, Idle, Lease, Limiter, Retry, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Timestamp};
 
 /// No limit: grants every request. For the routes of a gateway that have none.
 ///
@@ -37,8 +37,13 @@ impl Unlimited {
 }
 
 impl Limiter for Unlimited {
-    fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
-        Ok(())
+    #[inline]
+    fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+        Ok(Receipt::NONE)
+    }
+
+    fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
+        n
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -51,8 +56,10 @@ impl Limiter for Unlimited {
 
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } => Retry::At(now),
             Denied::ExceedsCapacity { .. } => Retry::Never,
+            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } | Denied::Penalized { now, .. } => {
+                Retry::At(now)
+            }
         }
     }
 }

@@ -72,7 +72,7 @@ fn greedily<W: Word>(bucket: &TokenBucket<W>, span: u64, mut each: impl FnMut(u6
     let (mut now, mut admitted) = (Timestamp::ZERO, 0);
     loop {
         match bucket.take_at(now, 1) {
-            Ok(()) => {
+            Ok(_) => {
                 admitted += 1;
                 each(now.as_nanos(), admitted);
             }

@@ -13,7 +13,7 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, Rate, Retry,
+    ClaimError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, Rate, Receipt, Retry,
     SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
 };
 
@@ -182,7 +182,7 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
     check(&SlidingWindow::<8>::new(LIMIT, window, 8), 4);
     let concurrency = Concurrency::new(LIMIT as u32);
     let held = concurrency.try_acquire(4).unwrap();
-    assert_eq!(concurrency.take_at(Timestamp::ZERO, 1), Ok(()));
+    assert_eq!(concurrency.take_at(Timestamp::ZERO, 1), Ok(Receipt::NONE));
     check(&concurrency, 5);
     assert_eq!(held.permits(), 4);
 }
@@ -246,7 +246,7 @@ fn a_panic_gives_back_what_was_held() {
 fn a_limiter_that_panics_leaves_the_pool_as_it_was() {
     struct Panics;
     impl Limiter for Panics {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<(), portcullis_core::Denied> {
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<portcullis_core::Receipt, portcullis_core::Denied> {
             std::panic::resume_unwind(Box::new(()))
         }
         fn available_at(&self, _: Timestamp) -> u64 {

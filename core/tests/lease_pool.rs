@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::panic::catch_unwind;
 
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Retry, StaleId, Timestamp,
+    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Receipt, Retry, StaleId, Timestamp,
     TokenBucket, Unlimited,
 };
 
@@ -210,7 +210,7 @@ impl Faulty {
 }
 
 impl Limiter for Faulty {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.check();
         self.limit.take_at(now, n)
     }

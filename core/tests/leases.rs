@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Retry, Timestamp,
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry, Timestamp,
     TokenBucket, TooFewHeld, Unlimited,
 };
 
@@ -88,7 +88,7 @@ fn leases_that_would_hold_more_than_a_number_can_say_do_not_merge() {
 struct Twofold(Concurrency);
 
 impl Limiter for Twofold {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, 2 * n)
     }
     fn release(&self, n: u32) {

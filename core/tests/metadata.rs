@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
-    Timestamp, TokenBucket, Unlimited,
+    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt, Retry,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(100);
@@ -31,7 +31,7 @@ impl<L> Tenant<L> {
 }
 
 impl<L: Limiter> Limiter for Tenant<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take_at(now, n)
     }
     fn release(&self, n: u32) {
@@ -62,8 +62,8 @@ impl<L: Limiter> Limiter for Tenant<L> {
 struct Both<A, B>(A, B);
 
 impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.0.take_at(now, n)?;
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let _receipt = self.0.take_at(now, n)?;
         self.1.take_at(now, n).inspect_err(|_| self.0.release(n))
     }
     fn release(&self, n: u32) {
@@ -177,7 +177,7 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
     const REGION: Name<u32> = Name::new("com.example.REGION");
     struct Region(Unlimited);
     impl Limiter for Region {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.0.take_at(now, n)
         }
         fn available_at(&self, now: Timestamp) -> u64 {
@@ -230,8 +230,8 @@ fn handles_offer_what_their_limiter_offers() {
 fn any_number_of_names_is_listed() {
     struct Many;
     impl Limiter for Many {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
-            Ok(())
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+            Ok(Receipt::NONE)
         }
         fn available_at(&self, _: Timestamp) -> u64 {
             1
@@ -247,8 +247,8 @@ fn any_number_of_names_is_listed() {
     }
     struct Silent;
     impl Limiter for Silent {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
-            Ok(())
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+            Ok(Receipt::NONE)
         }
         fn available_at(&self, _: Timestamp) -> u64 {
             1

@@ -70,7 +70,7 @@ pub fn join<T>(thread: JoinHandle<T>) -> T {
 /// Takes `n` permits for good; returns how many that were: `n`, or 0 if it was denied.
 pub fn take(limiter: &impl Limiter, now: Timestamp, n: u32) -> u64 {
     turn();
-    limiter.take_at(now, n).map_or(0, |()| n.into())
+    limiter.take_at(now, n).map_or(0, |_| n.into())
 }
 
 /// `seconds` after the origin.

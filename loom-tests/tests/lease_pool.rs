@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Retry, StaleId, Timestamp,
+    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Receipt, Retry, StaleId, Timestamp,
 };
 use portcullis_loom::{Witness, at, explore, join, spawn, turn};
 
@@ -220,8 +220,8 @@ fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
 struct NotTwo;
 
 impl Limiter for NotTwo {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
-        if permits == 2 { Err(Denied::Refused { now, permits }) } else { Ok(()) }
+    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+        if permits == 2 { Err(Denied::Refused { now, permits }) } else { Ok(Receipt::NONE) }
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {

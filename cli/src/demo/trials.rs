@@ -167,7 +167,7 @@ pub(super) fn honest() -> Trial {
 #[cfg(test)]
 pub(super) fn generous() -> Trial {
     use core::sync::atomic::AtomicU64;
-    use portcullis_core::{Denied, Retry};
+    use portcullis_core::{Denied, Receipt, Retry};
 
     struct Generous {
         limiter: TokenBucket,
@@ -175,9 +175,9 @@ pub(super) fn generous() -> Trial {
     }
 
     impl Limiter for Generous {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.limiter.take_at(now, n).or_else(|denied| match self.denied.fetch_add(1, Relaxed) % 100 {
-                0 => Ok(()),
+                0 => Ok(Receipt::NONE),
                 _ => Err(denied),
             })
         }

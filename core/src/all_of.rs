@@ -1,0 +1,665 @@
+//! Many limits judged as one: from all of them or from none, without a lock.
+//!
+//! A decision is two passes over the limits, both at one `now`:
+//!
+//! ```text
+//! look    each limit is asked what it would say, and nothing is written; the first that says no has denied
+//! take    each limit is taken from, in order; if one says no after all, because another thread was faster, those before it
+//!         are given back, in reverse
+//! ```
+//!
+//! Invariant: at each moment of the second pass, what has been taken is either all given back or all in the lease, also when a limiter
+//! panics. Nobody waits for anybody, so the order of the limits does not matter: two that
+//! name the same limits in opposite orders may deny each other for once, but cannot block each other.
+//!
+//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits.
+
+use core::fmt;
+use core::mem;
+
+use crate::{Denied, Detail, Limiter, LimiterId, Receipt, Retry, Timestamp};
+
+/// Many limits judged as one: a request takes its permits from each of them, or from none.
+///
+/// `T` is a tuple of up to eight limiters of any kinds (or of references to them, or `Arc`s), an array or a slice.
+///
+/// **All or nothing.** A denial leaves each limit as it was, also if a limiter panics. Only where another thread takes the permits of one limit between the look
+/// and the take are permits of others given back by [`Limiter::refund_at`]: exactly, if nobody has decided on that limit in between; else
+/// they may come back by time alone. Meanwhile another request may be denied needlessly, but none is admitted wrongly.
+///
+/// **Bound.** Each limit keeps its own.
+///
+/// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits are. To find a limit that is named twice, the
+/// addresses of n limits are compared n² times.
+///
+/// The limit that denies is asked a second time, as if it stood alone, so that wrappers which note their denials see this one.
+///
+/// Source: the "all or nothing" limits of clipperhouse/rate, and the chained limiter of .NET, which keeps the permits of the
+/// links before the one that refuses.
+///
+/// ```
+/// use portcullis_core::{AllOf, Concurrency, Rate, Timestamp, TokenBucket};
+///
+/// static PER_SECOND: TokenBucket = TokenBucket::new(Rate::per_second(2), 2);
+/// static PER_MINUTE: TokenBucket = TokenBucket::new(Rate::per_minute(3), 3);
+/// static AT_ONCE: Concurrency = Concurrency::new(10);
+/// static LIMITS: AllOf<(&TokenBucket, &TokenBucket, &Concurrency)> =
+///     AllOf::new((&PER_SECOND, &PER_MINUTE, &AT_ONCE));
+///
+/// let now = Timestamp::from_secs(60);
+/// let lease = LIMITS.try_acquire_at(now, 2).unwrap();
+/// assert_eq!(AT_ONCE.available(), 8);
+///
+/// let denied = LIMITS.try_acquire_at(now, 1).unwrap_err();
+/// assert_eq!(denied.index, 0);
+/// assert_eq!(PER_MINUTE.available_at(now), 1, "not taken");
+/// assert_eq!(LIMITS.retry(denied).wait_from(now).unwrap().as_millis(), 500);
+/// drop(lease);
+/// assert_eq!(AT_ONCE.available(), 10);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct AllOf<T> {
+    limits: T,
+}
+
+impl<T> AllOf<T> {
+    /// All of `limits` as one.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = [Concurrency::new(3), Concurrency::new(2)];
+    /// assert_eq!(AllOf::new(&limits[..]).available_at(Timestamp::ZERO), 2);
+    /// assert!(AllOf::new(limits).try_acquire_at(Timestamp::ZERO, 2).is_ok());
+    /// ```
+    pub const fn new(limits: T) -> Self {
+        Self { limits }
+    }
+
+    /// The limits.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency};
+    /// assert_eq!(AllOf::new((Concurrency::new(3),)).limits().0.limit(), 3);
+    /// ```
+    pub const fn limits(&self) -> &T {
+        &self.limits
+    }
+}
+
+impl<T: Limits> AllOf<T> {
+    /// Takes `n` permits from each limit at `now`, until the lease is dropped. With `n = 0` it takes nothing, and is answered
+    /// as a request for 1 would be. Of no limits at all, any request is granted.
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`] names the limit that denied; then nothing has changed.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
+    /// let limits = AllOf::new((&user, &all));
+    /// let _lease = limits.try_acquire_at(Timestamp::ZERO, 2).unwrap();
+    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 1).unwrap_err().index, 0);
+    /// assert_eq!(all.available(), 7);
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<AllLease<&T>, DeniedBy> {
+        AllOf::new(&self.limits).into_lease_at(now, n)
+    }
+
+    /// As [`try_acquire_at`](Self::try_acquire_at), into a lease that keeps the limits: for limits that are put together for
+    /// one request.
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`] names the limit that denied; then nothing has changed.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllLease, AllOf, Concurrency, DeniedBy, Timestamp};
+    /// fn admit<'a>(user: &'a Concurrency, all: &'a Concurrency) -> Result<impl Drop + 'a, DeniedBy> {
+    ///     AllOf::new((user, all)).into_lease_at(Timestamp::ZERO, 1)
+    /// }
+    /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
+    /// let _lease = admit(&user, &all).unwrap();
+    /// assert_eq!((user.available(), all.available()), (1, 8));
+    /// ```
+    #[inline]
+    pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
+        let request = Request { now, n, whole: &self.limits };
+        if let Err(by) = self.limits.look(&request) {
+            if request.is_denied(by) {
+                return Err(by);
+            }
+            // It has become possible since.
+            self.limits.look(&request)?;
+        }
+        if n > 0 {
+            self.limits.take(&request, || Ok(()))?;
+        }
+        Ok(AllLease { limits: self.limits, permits: n })
+    }
+
+    /// Takes as many permits as are available in all limits, at least `min` and at most `max`. Where `max` is less than `min`, it counts as
+    /// `min`; with `min = 0`, nothing available is a denial all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`] if fewer than `min` are available; then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// Lock-free: it tries again for fewer when others were faster.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+    /// assert_eq!(limits.try_acquire_between_at(Timestamp::ZERO, 2, 10).unwrap().permits(), 5);
+    /// ```
+    pub fn try_acquire_between_at(
+        &self,
+        now: Timestamp,
+        min: u32,
+        max: u32,
+    ) -> Result<AllLease<&T>, DeniedBy> {
+        between(min, max, || self.available_at(now), |n| self.try_acquire_at(now, n))
+    }
+
+    /// What [`try_acquire_at`](Self::try_acquire_at) would say. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`], if the request would be denied.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+    /// assert_eq!(limits.peek_at(Timestamp::ZERO, 6).unwrap_err().index, 1);
+    /// ```
+    pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
+        self.limits.look(&Request { now, n, whole: &self.limits })
+    }
+
+    /// What each limit would say, in order. Nothing is written.
+    ///
+    /// A limit that is named several times says each time what it would say to all of the permits asked of it.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+    /// let allowed = limits.explain_at(Timestamp::ZERO, 6).map(|detail| detail.is_allowed());
+    /// assert!(allowed.eq([true, false]));
+    /// ```
+    pub fn explain_at(&self, now: Timestamp, n: u32) -> impl ExactSizeIterator<Item = Detail> {
+        (0..self.limits.len()).map(move |index| {
+            let limiter = self.limits.get(index).expect("an index less than the length");
+            Detail::of(limiter, now, self.times(limiter).saturating_mul(n))
+        })
+    }
+
+    /// The most permits that a request at `now` could take: the least that any limit has.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limit = Concurrency::new(7);
+    /// assert_eq!(AllOf::new((&limit, &limit)).available_at(Timestamp::ZERO), 3, "named twice");
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let available =
+            |limiter: &dyn Limiter| limiter.available_at(now) / u64::from(self.times(limiter).max(1));
+        (0..self.limits.len())
+            .filter_map(|index| self.limits.get(index).map(available))
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// How often a limiter is named.
+    fn times(&self, limiter: &dyn Limiter) -> u32 {
+        let id = Some(limiter.id());
+        (0..self.limits.len()).map(|place| u32::from(self.limits.id(place) == id)).sum()
+    }
+
+    /// When the request that was denied should come back: the longest that any of the limits says, as they are now.
+    ///
+    /// Exact if each of them is: a try at [`Retry::At`] succeeds, alone, and one 1 ns earlier fails.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Rate, Retry, Timestamp, TokenBucket};
+    /// let limits = AllOf::new([2, 5].map(|n| TokenBucket::builder(Rate::per_second(n), 5).initial(0).build().unwrap()));
+    /// let denied = limits.try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
+    /// assert_eq!(limits.retry(denied), Retry::At(Timestamp::from_millis(500)));
+    /// ```
+    pub fn retry(&self, denied: DeniedBy) -> Retry {
+        let now = match denied.denied {
+            Denied::ExceedsCapacity { .. } => return Retry::Never,
+            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } | Denied::Penalized { now, .. } => {
+                now
+            }
+        };
+        self.explain_at(now, denied.permits)
+            .fold(Retry::At(now), |longest, detail| longest.longer(detail.retry, now))
+    }
+}
+
+/// Which of several limits denied, and why.
+///
+/// ```
+/// use portcullis_core::{AllOf, Concurrency, Denied, Timestamp};
+///
+/// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+/// let denied = limits.try_acquire_at(Timestamp::ZERO, 6).unwrap_err();
+/// assert_eq!(denied.index, 1);
+/// assert_eq!(denied.denied, Denied::ExceedsCapacity { permits: 6, capacity: 5 });
+/// assert_eq!(denied.to_string(), "limit 1: 6 permits asked for, at most 5 can ever be granted: ask for fewer");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeniedBy {
+    /// The limit's place among the limits, from 0.
+    pub index: usize,
+    /// The permits that were asked for of each limit; 0 for a probe.
+    pub permits: u32,
+    /// What the limit said. If it is named several times, its permits are those of all of them.
+    pub denied: Denied,
+}
+
+impl fmt::Display for DeniedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit {}: {}", self.index, self.denied)
+    }
+}
+
+impl core::error::Error for DeniedBy {}
+
+/// Permits held of several limits. Dropped, it releases those of the last limit first.
+///
+/// If a limiter panics in the release of its permits, those of the others are released all the same.
+///
+/// ```
+/// use portcullis_core::{AllOf, Concurrency, Timestamp};
+///
+/// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+/// let lease = limits.try_acquire_at(Timestamp::ZERO, 4).unwrap();
+/// assert_eq!((lease.permits(), limits.available_at(Timestamp::ZERO)), (4, 1));
+/// drop(lease);
+/// assert_eq!(limits.available_at(Timestamp::ZERO), 5);
+/// ```
+#[must_use = "a lease gives its permits back when it is dropped"]
+pub struct AllLease<T: Limits> {
+    limits: T,
+    permits: u32,
+}
+
+impl<T: Limits> AllLease<T> {
+    /// The permits held of each limit; 0 for a probe.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().permits(), 4);
+    /// ```
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// The limits that the permits came from.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new((Concurrency::new(7), Concurrency::new(5)));
+    /// let lease = limits.try_acquire_at(Timestamp::ZERO, 4).unwrap();
+    /// assert_eq!(lease.limits().1.in_use(), 4);
+    /// ```
+    pub fn limits(&self) -> &T {
+        &self.limits
+    }
+
+    /// Ends the lease without giving its permits back, and returns how many those were of each limit.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7)]);
+    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().forget(), 4);
+    /// assert_eq!(limits.available_at(Timestamp::ZERO), 3);
+    /// ```
+    pub fn forget(mut self) -> u32 {
+        mem::take(&mut self.permits)
+    }
+}
+
+impl<T: Limits> Drop for AllLease<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            self.limits.release(self.permits);
+        }
+    }
+}
+
+impl<T: Limits> fmt::Debug for AllLease<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllLease").field("permits", &self.permits).finish_non_exhaustive()
+    }
+}
+
+/// As many permits as there are, from `min` to `max`.
+pub(crate) fn between<G, E>(
+    min: u32,
+    max: u32,
+    available: impl Fn() -> u64,
+    take: impl Fn(u32) -> Result<G, E>,
+) -> Result<G, E> {
+    loop {
+        let n = u32::try_from(available()).unwrap_or(u32::MAX).min(max);
+        if n <= min.max(1) {
+            return take(min.max(1));
+        }
+        if let Ok(granted) = take(n) {
+            return Ok(granted);
+        }
+    }
+}
+
+/// What is asked of all limits.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Request<'a, T: ?Sized> {
+    now: Timestamp,
+    n: u32,
+    whole: &'a T,
+}
+
+impl<T: Limits + ?Sized> Request<'_, T> {
+    /// What is asked of the limiter at `index`: `None` if an earlier place asks the same limiter for both.
+    #[inline(always)]
+    fn share<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Option<u32> {
+        let id = limiter.id();
+        let mut times = 0;
+        for place in 0..self.whole.len() {
+            if self.whole.id(place) == Some(id) {
+                if place < index {
+                    return None;
+                }
+                times += 1;
+            }
+        }
+        Some(times)
+    }
+
+    #[inline(always)]
+    fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<(), DeniedBy> {
+        let Some(times) = self.share(index, limiter) else { return Ok(()) };
+        let looked = match self.n.checked_mul(times) {
+            Some(0) if times > 1 => limiter.peek_at(self.now, times),
+            Some(n) => limiter.peek_at(self.now, n),
+            None => {
+                let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
+                Err(Denied::ExceedsCapacity { permits: u32::MAX, capacity })
+            }
+        };
+        looked.map_err(|denied| DeniedBy { index, permits: self.n, denied })
+    }
+
+    #[inline(always)]
+    fn take<L: Limiter + ?Sized>(
+        &self,
+        index: usize,
+        limiter: &L,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        let Some(times) = self.share(index, limiter) else { return rest() };
+        // The look has shown that the product fits.
+        let n = self.n.wrapping_mul(times);
+        let receipt = match limiter.take_at(self.now, n) {
+            Ok(receipt) => receipt,
+            Err(denied) => return Err(DeniedBy { index, permits: self.n, denied }),
+        };
+        let undo = Undo { limiter, now: self.now, n, receipt };
+        rest()?;
+        mem::forget(undo);
+        Ok(())
+    }
+}
+
+impl<T: Limits> Request<'_, T> {
+    /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
+    #[cold]
+    fn is_denied(&self, by: DeniedBy) -> bool {
+        let hopeless = self.n == 0 || matches!(by.denied, Denied::ExceedsCapacity { .. });
+        let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else { return true };
+        // The look has asked for as many.
+        let n = by.denied.permits();
+        match limiter.take_at(self.now, n) {
+            Ok(receipt) => {
+                drop(Undo { limiter, now: self.now, n, receipt });
+                false
+            }
+            Err(_) => true,
+        }
+    }
+}
+
+/// A take that is to be given back if those after it fail.
+struct Undo<'a, L: Limiter + ?Sized> {
+    limiter: &'a L,
+    now: Timestamp,
+    n: u32,
+    receipt: Receipt,
+}
+
+impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
+    fn drop(&mut self) {
+        self.limiter.refund_at(self.now, self.n, &mut self.receipt);
+    }
+}
+
+/// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters, and references to these. Sealed.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, Limits};
+/// assert_eq!((Concurrency::new(1), Concurrency::new(2)).len(), 2);
+/// assert!([Concurrency::new(1)].get(1).is_none());
+/// ```
+#[expect(clippy::len_without_is_empty, reason = "nothing asks for it")]
+pub trait Limits: sealed::Walk {
+    /// How many limits there are.
+    fn len(&self) -> usize;
+    /// The limit at `index`, if there is one.
+    fn get(&self, index: usize) -> Option<&dyn Limiter>;
+}
+
+mod sealed {
+    use super::{DeniedBy, LimiterId, Request};
+
+    /// The two passes over the limits, and the way back.
+    pub trait Walk {
+        fn id(&self, index: usize) -> Option<LimiterId>;
+        fn look<W: super::Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy>;
+        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in reverse.
+        fn take<W: super::Limits + ?Sized>(
+            &self,
+            request: &Request<'_, W>,
+            rest: impl FnOnce() -> Result<(), DeniedBy>,
+        ) -> Result<(), DeniedBy>;
+        /// Releases `n` permits of each, in reverse.
+        fn release(&self, n: u32);
+    }
+}
+use sealed::Walk;
+
+/// Permits of one limiter that are to be released.
+struct Held<'a, L: Limiter + ?Sized>(&'a L, u32);
+
+impl<L: Limiter + ?Sized> Drop for Held<'_, L> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.release(self.1);
+    }
+}
+
+/// Takes from each limiter in turn, the next inside of what is undone if it fails.
+macro_rules! take_in_turn {
+    ($request:ident, $rest:ident,) => { $rest() };
+    ($request:ident, $rest:ident, $index:expr => $limiter:expr, $($more:tt)*) => {
+        $request.take($index, $limiter, || take_in_turn!($request, $rest, $($more)*))
+    };
+}
+
+macro_rules! tuple {
+    ($count:literal: $($index:tt $limiter:ident),+) => {
+        impl<$($limiter: Limiter),+> Limits for ($($limiter,)+) {
+            #[inline(always)]
+            fn len(&self) -> usize {
+                $count
+            }
+            fn get(&self, index: usize) -> Option<&dyn Limiter> {
+                match index {
+                    $($index => Some(&self.$index),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl<$($limiter: Limiter),+> Walk for ($($limiter,)+) {
+            #[inline(always)]
+            fn id(&self, index: usize) -> Option<LimiterId> {
+                match index {
+                    $($index => Some(self.$index.id()),)+
+                    _ => None,
+                }
+            }
+            #[inline(always)]
+            fn look<W: Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy> {
+                $(request.look($index, &self.$index)?;)+
+                Ok(())
+            }
+            #[inline(always)]
+            fn take<W: Limits + ?Sized>(
+                &self,
+                request: &Request<'_, W>,
+                rest: impl FnOnce() -> Result<(), DeniedBy>,
+            ) -> Result<(), DeniedBy> {
+                take_in_turn!(request, rest, $($index => &self.$index,)+)
+            }
+            #[inline(always)]
+            fn release(&self, n: u32) {
+                // Dropped in reverse, each one also when another panics.
+                $(let _held = Held(&self.$index, n);)+
+            }
+        }
+    };
+}
+
+tuple!(1: 0 A);
+tuple!(2: 0 A, 1 B);
+tuple!(3: 0 A, 1 B, 2 C);
+tuple!(4: 0 A, 1 B, 2 C, 3 D);
+tuple!(5: 0 A, 1 B, 2 C, 3 D, 4 E);
+tuple!(6: 0 A, 1 B, 2 C, 3 D, 4 E, 5 F);
+tuple!(7: 0 A, 1 B, 2 C, 3 D, 4 E, 5 F, 6 G);
+tuple!(8: 0 A, 1 B, 2 C, 3 D, 4 E, 5 F, 6 G, 7 H);
+
+impl<L: Limiter> Limits for [L] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len()
+    }
+    fn get(&self, index: usize) -> Option<&dyn Limiter> {
+        self.get(index).map(|limiter| limiter as &dyn Limiter)
+    }
+}
+
+impl<L: Limiter> Walk for [L] {
+    #[inline(always)]
+    fn id(&self, index: usize) -> Option<LimiterId> {
+        self.get(index).map(Limiter::id)
+    }
+    #[inline(always)]
+    fn look<W: Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy> {
+        self.iter().enumerate().try_for_each(|(index, limiter)| request.look(index, limiter))
+    }
+    #[inline(always)]
+    fn take<W: Limits + ?Sized>(
+        &self,
+        request: &Request<'_, W>,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        take_slice(self, 0, request, rest)
+    }
+    fn release(&self, n: u32) {
+        /// Those not yet released.
+        struct Rest<'a, L: Limiter>(core::slice::Iter<'a, L>, u32);
+        impl<L: Limiter> Rest<'_, L> {
+            fn run(&mut self) {
+                while let Some(limiter) = self.0.next_back() {
+                    limiter.release(self.1);
+                }
+            }
+        }
+        impl<L: Limiter> Drop for Rest<'_, L> {
+            fn drop(&mut self) {
+                // Only after a panic is anything left.
+                self.run();
+            }
+        }
+        Rest(self.iter(), n).run();
+    }
+}
+
+/// Four limiters to a call, so that the stack holds a frame for each four receipts.
+fn take_slice<L: Limiter, W: Limits + ?Sized, R: FnOnce() -> Result<(), DeniedBy>>(
+    limiters: &[L],
+    first: usize,
+    request: &Request<'_, W>,
+    rest: R,
+) -> Result<(), DeniedBy> {
+    match limiters {
+        [] => rest(),
+        [a] => take_in_turn!(request, rest, first => a,),
+        [a, b] => take_in_turn!(request, rest, first => a, first + 1 => b,),
+        [a, b, c] => take_in_turn!(request, rest, first => a, first + 1 => b, first + 2 => c,),
+        [a, b, c, d, more @ ..] => {
+            let rest = || take_slice(more, first + 4, request, rest);
+            take_in_turn!(request, rest, first => a, first + 1 => b, first + 2 => c, first + 3 => d,)
+        }
+    }
+}
+
+/// Implements both traits by what `$inner` does.
+macro_rules! forward {
+    ($for:ty, ($($generics:tt)*), $this:ident => $inner:expr) => {
+        impl<$($generics)*> Limits for $for {
+            #[inline(always)]
+            fn len(&$this) -> usize {
+                $inner.len()
+            }
+            fn get(&$this, index: usize) -> Option<&dyn Limiter> {
+                Limits::get($inner, index)
+            }
+        }
+
+        impl<$($generics)*> Walk for $for {
+            #[inline(always)]
+            fn id(&$this, index: usize) -> Option<LimiterId> {
+                $inner.id(index)
+            }
+            #[inline(always)]
+            fn look<W: Limits + ?Sized>(&$this, request: &Request<'_, W>) -> Result<(), DeniedBy> {
+                $inner.look(request)
+            }
+            #[inline(always)]
+            fn take<W: Limits + ?Sized>(
+                &$this,
+                request: &Request<'_, W>,
+                rest: impl FnOnce() -> Result<(), DeniedBy>,
+            ) -> Result<(), DeniedBy> {
+                $inner.take(request, rest)
+            }
+            #[inline(always)]
+            fn release(&$this, n: u32) {
+                $inner.release(n);
+            }
+        }
+    };
+}
+
+forward!([L; N], (L: Limiter, const N: usize), self => self.as_slice());
+forward!(&T, (T: Limits + ?Sized), self => *self);
