@@ -1,5 +1,6 @@
 //! The rows, one file for each type of ours.
 
+mod all_of;
 mod concurrency;
 pub(crate) mod growth;
 mod lease_pool;
@@ -9,7 +10,7 @@ mod windows;
 use crate::measure::Contest;
 
 pub(crate) fn all() -> Vec<Contest> {
-    [token_bucket::rows(), windows::rows(), concurrency::rows(), lease_pool::rows()]
+    [token_bucket::rows(), windows::rows(), concurrency::rows(), lease_pool::rows(), all_of::rows()]
         .into_iter()
         .flatten()
         .collect()

@@ -17,7 +17,7 @@
 use core::fmt;
 use core::mem;
 
-use crate::{Denied, Detail, Limiter, LimiterId, Receipt, Retry, Timestamp};
+use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
@@ -125,16 +125,10 @@ impl<T: Limits> AllOf<T> {
     /// ```
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
-        let request = Request { now, n, whole: &self.limits };
-        if let Err(by) = self.limits.look(&request) {
-            if request.is_denied(by) {
-                return Err(by);
-            }
-            // It has become possible since.
-            self.limits.look(&request)?;
-        }
-        if n > 0 {
-            self.limits.take(&request, || Ok(()))?;
+        if self.limits.are_distinct() {
+            Request::<_, true> { now, n, whole: &self.limits }.grant()?;
+        } else {
+            grant_named_twice(&Request { now, n, whole: &self.limits })?;
         }
         Ok(AllLease { limits: self.limits, permits: n })
     }
@@ -176,7 +170,7 @@ impl<T: Limits> AllOf<T> {
     /// assert_eq!(limits.peek_at(Timestamp::ZERO, 6).unwrap_err().index, 1);
     /// ```
     pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
-        self.limits.look(&Request { now, n, whole: &self.limits })
+        self.limits.look(&Request::<_, false> { now, n, whole: &self.limits }).map(|_| ())
     }
 
     /// What each limit would say, in order. Nothing is written.
@@ -358,19 +352,40 @@ pub(crate) fn between<G, E>(
     }
 }
 
-/// What is asked of all limits.
+#[cold]
+#[inline(never)]
+fn grant_named_twice<T: Limits>(request: &Request<'_, T, false>) -> Result<(), DeniedBy> {
+    request.grant()
+}
+
+/// Whether no limiter is named twice.
+#[inline(always)]
+fn are_distinct(ids: &[LimiterId]) -> bool {
+    let mut distinct = true;
+    for (place, id) in ids.iter().enumerate() {
+        for before in &ids[..place] {
+            distinct &= before != id;
+        }
+    }
+    distinct
+}
+
+/// What is asked of all limits; `DISTINCT` if they are known to be different ones.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Request<'a, T: ?Sized> {
+pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
     now: Timestamp,
     n: u32,
     whole: &'a T,
 }
 
-impl<T: Limits + ?Sized> Request<'_, T> {
+impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// What is asked of the limiter at `index`: `None` if an earlier place asks the same limiter for both.
     #[inline(always)]
     fn share<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Option<u32> {
+        if DISTINCT {
+            return Some(1);
+        }
         let id = limiter.id();
         let mut times = 0;
         for place in 0..self.whole.len() {
@@ -385,8 +400,8 @@ impl<T: Limits + ?Sized> Request<'_, T> {
     }
 
     #[inline(always)]
-    fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<(), DeniedBy> {
-        let Some(times) = self.share(index, limiter) else { return Ok(()) };
+    fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<Plan, DeniedBy> {
+        let Some(times) = self.share(index, limiter) else { return Ok(Plan::NONE) };
         let looked = match self.n.checked_mul(times) {
             Some(0) if times > 1 => limiter.peek_at(self.now, times),
             Some(n) => limiter.peek_at(self.now, n),
@@ -403,12 +418,17 @@ impl<T: Limits + ?Sized> Request<'_, T> {
         &self,
         index: usize,
         limiter: &L,
+        plan: Option<&Plan>,
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
         let Some(times) = self.share(index, limiter) else { return rest() };
         // The look has shown that the product fits.
         let n = self.n.wrapping_mul(times);
-        let receipt = match limiter.take_at(self.now, n) {
+        let taken = match plan {
+            Some(plan) => limiter.take_as_planned_at(self.now, n, *plan),
+            None => limiter.take_at(self.now, n),
+        };
+        let receipt = match taken {
             Ok(receipt) => receipt,
             Err(denied) => return Err(DeniedBy { index, permits: self.n, denied }),
         };
@@ -419,7 +439,18 @@ impl<T: Limits + ?Sized> Request<'_, T> {
     }
 }
 
-impl<T: Limits> Request<'_, T> {
+impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+    #[inline(always)]
+    fn grant(&self) -> Result<(), DeniedBy> {
+        let plans = match self.whole.look(self) {
+            Ok(plans) => plans,
+            Err(by) if self.is_denied(by) => return Err(by),
+            // It has become possible since.
+            Err(_) => self.whole.look(self)?,
+        };
+        if self.n == 0 { Ok(()) } else { self.whole.take(self, &plans, || Ok(())) }
+    }
+
     /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
     #[cold]
     fn is_denied(&self, by: DeniedBy) -> bool {
@@ -446,9 +477,17 @@ struct Undo<'a, L: Limiter + ?Sized> {
 }
 
 impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.limiter.refund_at(self.now, self.n, &mut self.receipt);
+        give_back(self.limiter, self.now, self.n, self.receipt);
     }
+}
+
+/// By value, so that what is to be given back can stay in registers until then.
+#[cold]
+#[inline(never)]
+fn give_back<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32, mut receipt: Receipt) {
+    limiter.refund_at(now, n, &mut receipt);
 }
 
 /// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters, and references to these. Sealed.
@@ -467,16 +506,24 @@ pub trait Limits: sealed::Walk {
 }
 
 mod sealed {
-    use super::{DeniedBy, LimiterId, Request};
+    use super::{DeniedBy, LimiterId, Limits, Request};
 
     /// The two passes over the limits, and the way back.
     pub trait Walk {
+        /// What the look has found, for the take.
+        type Plans;
         fn id(&self, index: usize) -> Option<LimiterId>;
-        fn look<W: super::Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy>;
-        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in reverse.
-        fn take<W: super::Limits + ?Sized>(
+        /// Whether no limiter is named twice.
+        fn are_distinct(&self) -> bool;
+        fn look<W: Limits + ?Sized, const DISTINCT: bool>(
             &self,
-            request: &Request<'_, W>,
+            request: &Request<'_, W, DISTINCT>,
+        ) -> Result<Self::Plans, DeniedBy>;
+        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in reverse.
+        fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+            &self,
+            request: &Request<'_, W, DISTINCT>,
+            plans: &Self::Plans,
             rest: impl FnOnce() -> Result<(), DeniedBy>,
         ) -> Result<(), DeniedBy>;
         /// Releases `n` permits of each, in reverse.
@@ -497,9 +544,11 @@ impl<L: Limiter + ?Sized> Drop for Held<'_, L> {
 
 /// Takes from each limiter in turn, the next inside of what is undone if it fails.
 macro_rules! take_in_turn {
-    ($request:ident, $rest:ident,) => { $rest() };
-    ($request:ident, $rest:ident, $index:expr => $limiter:expr, $($more:tt)*) => {
-        $request.take($index, $limiter, || take_in_turn!($request, $rest, $($more)*))
+    ($request:ident, $plans:ident, $rest:ident,) => { $rest() };
+    ($request:ident, $plans:ident, $rest:ident, $index:expr => $limiter:expr, $($more:tt)*) => {
+        $request.take($index, $limiter, $plans.get($index), || {
+            take_in_turn!($request, $plans, $rest, $($more)*)
+        })
     };
 }
 
@@ -519,6 +568,7 @@ macro_rules! tuple {
         }
 
         impl<$($limiter: Limiter),+> Walk for ($($limiter,)+) {
+            type Plans = [Plan; $count];
             #[inline(always)]
             fn id(&self, index: usize) -> Option<LimiterId> {
                 match index {
@@ -527,17 +577,21 @@ macro_rules! tuple {
                 }
             }
             #[inline(always)]
-            fn look<W: Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy> {
-                $(request.look($index, &self.$index)?;)+
-                Ok(())
+            fn are_distinct(&self) -> bool {
+                are_distinct(&[$(self.$index.id()),+])
             }
             #[inline(always)]
-            fn take<W: Limits + ?Sized>(
+            fn look<W: Limits + ?Sized, const DISTINCT: bool>(&self, request: &Request<'_, W, DISTINCT>) -> Result<Self::Plans, DeniedBy> {
+                Ok([$(request.look($index, &self.$index)?),+])
+            }
+            #[inline(always)]
+            fn take<W: Limits + ?Sized, const DISTINCT: bool>(
                 &self,
-                request: &Request<'_, W>,
+                request: &Request<'_, W, DISTINCT>,
+                plans: &Self::Plans,
                 rest: impl FnOnce() -> Result<(), DeniedBy>,
             ) -> Result<(), DeniedBy> {
-                take_in_turn!(request, rest, $($index => &self.$index,)+)
+                take_in_turn!(request, plans, rest, $($index => &self.$index,)+)
             }
             #[inline(always)]
             fn release(&self, n: u32) {
@@ -568,21 +622,34 @@ impl<L: Limiter> Limits for [L] {
 }
 
 impl<L: Limiter> Walk for [L] {
+    /// There is no place for as many plans as there may be limits.
+    type Plans = ();
     #[inline(always)]
     fn id(&self, index: usize) -> Option<LimiterId> {
         self.get(index).map(Limiter::id)
     }
-    #[inline(always)]
-    fn look<W: Limits + ?Sized>(&self, request: &Request<'_, W>) -> Result<(), DeniedBy> {
-        self.iter().enumerate().try_for_each(|(index, limiter)| request.look(index, limiter))
+    fn are_distinct(&self) -> bool {
+        let named_before = |(place, limiter): (usize, &L)| {
+            let id = limiter.id();
+            self.iter().take(place).any(|before| before.id() == id)
+        };
+        !self.iter().enumerate().any(named_before)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W>,
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<(), DeniedBy> {
+        self.iter().enumerate().try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
+    }
+    #[inline(always)]
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+        &self,
+        request: &Request<'_, W, DISTINCT>,
+        (): &(),
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
-        take_slice(self, 0, request, rest)
+        take_slice(self, 0, request, &[], rest)
     }
     fn release(&self, n: u32) {
         /// Those not yet released.
@@ -605,61 +672,109 @@ impl<L: Limiter> Walk for [L] {
 }
 
 /// Four limiters to a call, so that the stack holds a frame for each four receipts.
-fn take_slice<L: Limiter, W: Limits + ?Sized, R: FnOnce() -> Result<(), DeniedBy>>(
+fn take_slice<L: Limiter, W: Limits + ?Sized, R: FnOnce() -> Result<(), DeniedBy>, const DISTINCT: bool>(
     limiters: &[L],
     first: usize,
-    request: &Request<'_, W>,
+    request: &Request<'_, W, DISTINCT>,
+    plans: &[Plan],
     rest: R,
 ) -> Result<(), DeniedBy> {
     match limiters {
         [] => rest(),
-        [a] => take_in_turn!(request, rest, first => a,),
-        [a, b] => take_in_turn!(request, rest, first => a, first + 1 => b,),
-        [a, b, c] => take_in_turn!(request, rest, first => a, first + 1 => b, first + 2 => c,),
+        [a] => take_in_turn!(request, plans, rest, first => a,),
+        [a, b] => take_in_turn!(request, plans, rest, first => a, first + 1 => b,),
+        [a, b, c] => take_in_turn!(request, plans, rest, first => a, first + 1 => b, first + 2 => c,),
         [a, b, c, d, more @ ..] => {
-            let rest = || take_slice(more, first + 4, request, rest);
-            take_in_turn!(request, rest, first => a, first + 1 => b, first + 2 => c, first + 3 => d,)
+            let rest = || take_slice(more, first + 4, request, plans, rest);
+            take_in_turn!(request, plans, rest, first => a, first + 1 => b, first + 2 => c, first + 3 => d,)
         }
     }
 }
 
-/// Implements both traits by what `$inner` does.
-macro_rules! forward {
-    ($for:ty, ($($generics:tt)*), $this:ident => $inner:expr) => {
-        impl<$($generics)*> Limits for $for {
-            #[inline(always)]
-            fn len(&$this) -> usize {
-                $inner.len()
-            }
-            fn get(&$this, index: usize) -> Option<&dyn Limiter> {
-                Limits::get($inner, index)
-            }
-        }
-
-        impl<$($generics)*> Walk for $for {
-            #[inline(always)]
-            fn id(&$this, index: usize) -> Option<LimiterId> {
-                $inner.id(index)
-            }
-            #[inline(always)]
-            fn look<W: Limits + ?Sized>(&$this, request: &Request<'_, W>) -> Result<(), DeniedBy> {
-                $inner.look(request)
-            }
-            #[inline(always)]
-            fn take<W: Limits + ?Sized>(
-                &$this,
-                request: &Request<'_, W>,
-                rest: impl FnOnce() -> Result<(), DeniedBy>,
-            ) -> Result<(), DeniedBy> {
-                $inner.take(request, rest)
-            }
-            #[inline(always)]
-            fn release(&$this, n: u32) {
-                $inner.release(n);
-            }
-        }
-    };
+impl<L: Limiter, const N: usize> Limits for [L; N] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        N
+    }
+    fn get(&self, index: usize) -> Option<&dyn Limiter> {
+        Limits::get(self.as_slice(), index)
+    }
 }
 
-forward!([L; N], (L: Limiter, const N: usize), self => self.as_slice());
-forward!(&T, (T: Limits + ?Sized), self => *self);
+impl<L: Limiter, const N: usize> Walk for [L; N] {
+    type Plans = [Plan; N];
+    #[inline(always)]
+    fn id(&self, index: usize) -> Option<LimiterId> {
+        self.as_slice().id(index)
+    }
+    #[inline(always)]
+    fn are_distinct(&self) -> bool {
+        are_distinct(&self.each_ref().map(Limiter::id))
+    }
+    #[inline(always)]
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+        &self,
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<Self::Plans, DeniedBy> {
+        let mut plans = [Plan::NONE; N];
+        for (index, (plan, limiter)) in plans.iter_mut().zip(self).enumerate() {
+            *plan = request.look(index, limiter)?;
+        }
+        Ok(plans)
+    }
+    #[inline(always)]
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+        &self,
+        request: &Request<'_, W, DISTINCT>,
+        plans: &Self::Plans,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        take_slice(self, 0, request, plans, rest)
+    }
+    #[inline(always)]
+    fn release(&self, n: u32) {
+        self.as_slice().release(n);
+    }
+}
+
+impl<T: Limits + ?Sized> Limits for &T {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+    fn get(&self, index: usize) -> Option<&dyn Limiter> {
+        (**self).get(index)
+    }
+}
+
+impl<T: Limits + ?Sized> Walk for &T {
+    type Plans = T::Plans;
+    #[inline(always)]
+    fn id(&self, index: usize) -> Option<LimiterId> {
+        (**self).id(index)
+    }
+    #[inline(always)]
+    fn are_distinct(&self) -> bool {
+        (**self).are_distinct()
+    }
+    #[inline(always)]
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+        &self,
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<Self::Plans, DeniedBy> {
+        (**self).look(request)
+    }
+    #[inline(always)]
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+        &self,
+        request: &Request<'_, W, DISTINCT>,
+        plans: &Self::Plans,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        (**self).take(request, plans, rest)
+    }
+    #[inline(always)]
+    fn release(&self, n: u32) {
+        (**self).release(n);
+    }
+}

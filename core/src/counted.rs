@@ -5,7 +5,7 @@ use crossbeam_utils::CachePadded;
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
 /// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this wrapper pays nothing for it.
 ///
@@ -104,6 +104,20 @@ impl<L: Limiter> Counted<L> {
         }
     }
 
+    #[inline]
+    fn count(&self, n: u32, decision: Result<Receipt, Denied>) -> Result<Receipt, Denied> {
+        match decision {
+            Ok(_) => {
+                self.granted.fetch_add(1, Relaxed);
+                self.held.fetch_add(n.into(), Relaxed);
+            }
+            Err(_) => {
+                self.denied.fetch_add(1, Relaxed);
+            }
+        }
+        decision
+    }
+
     /// The limiter that is counted.
     ///
     /// ```
@@ -119,21 +133,15 @@ impl<L: Limiter> Counted<L> {
 impl<L: Limiter> Limiter for Counted<L> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let decision = self.limiter.take_at(now, n);
-        match decision {
-            Ok(_) => {
-                self.granted.fetch_add(1, Relaxed);
-                self.held.fetch_add(n.into(), Relaxed);
-            }
-            Err(_) => {
-                self.denied.fetch_add(1, Relaxed);
-            }
-        }
-        decision
+        self.count(n, self.limiter.take_at(now, n))
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         self.limiter.peek_at(now, n)
+    }
+
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.count(n, self.limiter.take_as_planned_at(now, n, plan))
     }
 
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {

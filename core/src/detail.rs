@@ -37,7 +37,7 @@ impl Detail {
 
     /// What `limiter` would say to a request for `n` at `now`.
     pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> Self {
-        let decision = limiter.peek_at(now, n);
+        let decision = limiter.peek_at(now, n).map(|_| ());
         let retry = match decision {
             Ok(()) => Retry::At(now),
             Err(denied) => limiter.retry(denied),

@@ -2,7 +2,7 @@ use core::ops::Deref;
 
 use crate::all_of::between;
 use crate::metadata::{self, Metadata, Used};
-use crate::{Denied, Detail, Lease, Receipt, Retry, Timestamp};
+use crate::{Denied, Detail, Lease, Plan, Receipt, Retry, Timestamp};
 
 /// What every limiter answers, and what a limiter of your own implements.
 ///
@@ -69,13 +69,27 @@ pub trait Limiter {
     /// # Errors
     ///
     /// [`Denied`], if the request would be denied.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         match u64::from(n.max(1)) {
-            wanted if wanted <= self.available_at(now) => Ok(()),
+            wanted if wanted <= self.available_at(now) => Ok(Plan::NONE),
             wanted if wanted <= self.capacity() => Err(Denied::Exhausted { now, permits: n }),
             // The capacity is less than `n`, or it is 0.
             _ => Err(Denied::ExceedsCapacity { permits: n, capacity: self.capacity() as u32 }),
         }
+    }
+
+    /// Takes `n` permits at `now`, as [`take_at`](Self::take_at) does; `plan` is what [`peek_at`](Self::peek_at) said to the same request
+    /// before. A limiter that finds itself as it was then need not judge the request again.
+    ///
+    /// By default the plan is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed.
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        let _ = plan;
+        self.take_at(now, n)
     }
 
     /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back that `receipt` is
@@ -287,8 +301,12 @@ macro_rules! forward {
                 self.deref().take_at(now, n)
             }
             #[inline]
-            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+            fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
                 self.deref().peek_at(now, n)
+            }
+            #[inline]
+            fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+                self.deref().take_as_planned_at(now, n, plan)
             }
             #[inline]
             fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {

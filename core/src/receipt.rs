@@ -46,3 +46,32 @@ impl Receipt {
         self.0
     }
 }
+
+/// What a limiter has seen when it was asked what it would say: from [`Limiter::peek_at`](crate::Limiter::peek_at) to
+/// [`Limiter::take_as_planned_at`](crate::Limiter::take_as_planned_at) of the same limiter, for those who look at many before they take from any.
+///
+/// ```
+/// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Rate::per_second(1), 5);
+/// let now = Timestamp::from_secs(9);
+/// let plan = bucket.peek_at(now, 3).unwrap();
+/// assert_eq!(bucket.available_at(now), 5, "nothing has happened");
+/// assert!(bucket.take_as_planned_at(now, 3, plan).is_ok());
+/// assert_eq!(bucket.available_at(now), 2);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    pub(crate) seen: u64,
+    pub(crate) left: u64,
+}
+
+impl Plan {
+    /// For a limiter that plans nothing.
+    ///
+    /// ```
+    /// # use portcullis_core::{Limiter, Plan, Timestamp, Unlimited};
+    /// assert_eq!(Unlimited.peek_at(Timestamp::ZERO, 1), Ok(Plan::NONE));
+    /// ```
+    pub const NONE: Self = Self { seen: 0, left: 0 };
+}

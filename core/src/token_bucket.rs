@@ -32,7 +32,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, Plan, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
 ///
@@ -279,6 +279,30 @@ impl<W: Word> TokenBucket<W> {
         }
     }
 
+    /// Where a bucket that is used up to `used` will be used up to by a take at `position`, if there is enough.
+    #[inline(always)]
+    fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
+        // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
+        // (used + price)`, which would have the comparison wait for the sum.
+        let least = price.min(self.full());
+        let (target, most) = (position.wrapping_sub(least), self.full() - least);
+        let distance = position.wrapping_sub(used) & W::MASK;
+        // What would be left: one comparison tells that there is enough, and not more than full.
+        let from = if target.wrapping_sub(used) & W::MASK <= most {
+            used
+        } else if distance < price {
+            return None;
+        } else {
+            // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
+            cold_path();
+            if distance >= self.behind.into() {
+                return None;
+            }
+            position.wrapping_sub(self.full())
+        };
+        Some(from.wrapping_add(price) & W::MASK)
+    }
+
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.burst() {
@@ -293,26 +317,10 @@ impl<W: Word> TokenBucket<W> {
             let enough = self.judge(position, used) >= self.cost();
             return if enough { Ok(Receipt::NONE) } else { Err(Denied::Exhausted { now, permits: n }) };
         }
-        // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
-        // (used + price)`, which would have the comparison wait for the sum.
-        let least = price.min(self.full());
-        let (target, most) = (position.wrapping_sub(least), self.full() - least);
         loop {
-            let distance = position.wrapping_sub(used) & W::MASK;
-            // What would be left: one comparison tells that there is enough, and not more than full.
-            let from = if target.wrapping_sub(used) & W::MASK <= most {
-                used
-            } else if distance < price {
+            let Some(left) = self.left(position, used, price) else {
                 return Err(Denied::Exhausted { now, permits: n });
-            } else {
-                // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
-                cold_path();
-                if distance >= self.behind.into() {
-                    return Err(Denied::Exhausted { now, permits: n });
-                }
-                position.wrapping_sub(self.full())
             };
-            let left = from.wrapping_add(price) & W::MASK;
             match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
                 Ok(_) => return Ok(Receipt::new(left)),
                 Err(newer) => used = newer,
@@ -321,16 +329,23 @@ impl<W: Word> TokenBucket<W> {
     }
 
     #[inline(always)]
-    fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn look(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         if u64::from(n) > self.burst() {
             return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
         }
         let price = u64::from(n.max(1)) * self.cost();
-        if self.judge(self.position(now), self.used.load(Relaxed)) >= price {
-            Ok(())
-        } else {
-            Err(Denied::Exhausted { now, permits: n })
+        let seen = self.used.load(Relaxed);
+        match self.left(self.position(now), seen, price) {
+            Some(_) if n == 0 => Ok(Plan::NONE),
+            Some(left) => Ok(Plan { seen, left }),
+            None => Err(Denied::Exhausted { now, permits: n }),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n)
     }
 
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
@@ -363,8 +378,19 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         self.look(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        // A plan that takes nothing is for a probe, or for no limit.
+        if plan.left != plan.seen
+            && self.used.compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed).is_ok()
+        {
+            return Ok(Receipt::new(plan.left));
+        }
+        self.take_anew(now, n)
     }
 
     /// All of them, if the bucket is as the take left it; else none: they come back by refill.
