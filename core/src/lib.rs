@@ -87,7 +87,7 @@ pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
 pub use rate::Rate;
-pub use receipt::Receipt;
+pub use receipt::{Plan, Receipt};
 pub use settings::{Setting, SettingsError};
 pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
 pub use timestamp::Timestamp;
