@@ -5,8 +5,11 @@
 //! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
 //! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
 //! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; strict, in any window's length | segment by segment |
+//! | [`CooldownWindow`] | at most `limit` permits from one start to the next, and a wait once they are exceeded | at the window's or the wait's end |
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the lease is dropped |
 //! | [`Unlimited`] | nothing | |
+//! | [`Penalty`] | what the limiter inside does, and denies for a time after a denial | as the limiter inside |
+//! | [`Escalation`] | what the limiter inside does; decides at thresholds below it | as the limiter inside |
 //!
 //! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a limiter with a [`Clock`]. Every limiter
 //! is built by a `const fn` and can live in a `static`. [`Limiter`] is what they have in common, and what a limiter of your own
@@ -47,18 +50,25 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+mod adjustable_bucket;
 mod all_of;
 pub mod clock;
 mod concurrency;
+mod cooldown_window;
 mod counted;
 mod denied;
 mod detail;
+mod escalation;
 mod fixed_window;
 mod grid;
+mod hold;
+mod lattice;
 mod lease;
 mod lease_pool;
 mod limiter;
+mod live;
 pub mod metadata;
+mod penalty;
 mod rate;
 mod receipt;
 mod settings;
@@ -70,6 +80,7 @@ mod token_bucket;
 mod unlimited;
 mod word;
 
+pub use adjustable_bucket::{AdjustableBucket, Reservation};
 pub use all_of::{AllLease, AllOf, DeniedBy, Limits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
@@ -79,13 +90,17 @@ pub use clock::{Clock, Clocked};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, MonotonicClock};
 pub use concurrency::Concurrency;
+pub use cooldown_window::{CooldownWindow, CooldownWindowBuilder};
 pub use counted::{Counted, Counts};
 pub use denied::{Denied, Retry};
 pub use detail::Detail;
+pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
+pub use live::{Carry, ChangeError};
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
+pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};
 pub use rate::Rate;
 pub use receipt::{Plan, Receipt};
 pub use settings::{Setting, SettingsError};

@@ -159,7 +159,7 @@ impl<T> fmt::Debug for Name<T> {
 ///
 /// ```
 /// use portcullis_core::metadata::{Metadata, Name};
-/// use portcullis_core::{Denied, Limiter, Retry, Timestamp, Unlimited};
+/// use portcullis_core::{Denied, Limiter, Receipt, Retry, Timestamp, Unlimited};
 ///
 /// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 ///

@@ -17,6 +17,8 @@ pub enum Setting {
     Burst,
     /// The permits that a token bucket starts with.
     Initial,
+    /// The permits that a token bucket may owe.
+    Debt,
     /// The permits that a window, or all holders together, may take.
     Limit,
     /// The permits of a rate, for each of its periods.
@@ -31,6 +33,10 @@ pub enum Setting {
     Tick,
     /// How old a `now` may be.
     Staleness,
+    /// How long a penalty is on, or a decision holds.
+    Wait,
+    /// What something begins at: the use of a decision, the number of denials of a penalty.
+    Threshold,
 }
 
 impl Setting {
@@ -38,6 +44,7 @@ impl Setting {
         match self {
             Self::Burst => "burst",
             Self::Initial => "initial",
+            Self::Debt => "debt",
             Self::Limit => "limit",
             Self::Rate => "rate",
             Self::Period => "period",
@@ -45,6 +52,8 @@ impl Setting {
             Self::Segments => "segments",
             Self::Tick => "tick",
             Self::Staleness => "staleness",
+            Self::Wait => "wait",
+            Self::Threshold => "threshold",
         }
     }
 }
@@ -75,7 +84,7 @@ pub enum SettingsError {
     TooSmall {
         /// The setting that is too small.
         setting: Setting,
-        /// The smallest value: nanoseconds.
+        /// The smallest value: nanoseconds, or permits.
         min: u64,
     },
 }
@@ -106,6 +115,7 @@ impl SettingsError {
             Self::TooLarge { setting, .. } => match setting {
                 Setting::Burst => panic!("portcullis: burst is too large for the word, at this rate"),
                 Setting::Initial => panic!("portcullis: initial permits are more than the burst"),
+                Setting::Debt => panic!("portcullis: debt is too large for the word, at this rate"),
                 Setting::Limit => panic!("portcullis: limit is too large for the word"),
                 Setting::Rate => panic!("portcullis: the rate is too high for the word"),
                 Setting::Period => panic!("portcullis: the rate's period is longer than 292 years"),

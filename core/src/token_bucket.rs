@@ -23,16 +23,18 @@
 //! with a continuous one in rational arithmetic on every decision. A rate in steps is the same lattice
 //! with a tick as long as the period.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
-use crate::settings::{self, MIN_STALENESS, Misfit, Scale};
+use crate::lattice::{Lattice, Terms, left};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, Plan, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{
+    AdjustableBucket, Denied, Idle, Lease, Limiter, Plan, Rate, Receipt, Retry, Setting, SettingsError,
+    Timestamp,
+};
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
 ///
@@ -74,6 +76,7 @@ pub struct TokenBucket<W: Word = NativeWord> {
     gain: W,
     cost: W,
     full: W,
+    debt: W,
     behind: W,
     burst: W,
     ticks: Grid,
@@ -115,13 +118,9 @@ impl TokenBucket {
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> TokenBucketBuilder {
         TokenBucketBuilder {
-            rate,
-            burst,
+            terms: Terms { rate, burst, debt: 0, tick: None, stepwise: false, staleness: None },
             initial: burst,
             origin: Timestamp::ZERO,
-            tick: None,
-            stepwise: false,
-            staleness: None,
         }
     }
 }
@@ -161,10 +160,32 @@ impl<W: Word> TokenBucket<W> {
     /// assert_eq!(bucket.available_at(Timestamp::ZERO), 10);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        if self.is_unlimited() {
-            return u64::MAX;
-        }
-        self.judge(self.position(now), self.used.load(Relaxed)) / self.cost()
+        self.lattice().available(self.position(now), self.used.load(Relaxed))
+    }
+
+    /// Takes `n` permits at `now` even if they are not available, as long as no more than the [declared
+    /// debt](TokenBucketBuilder::debt) is owed afterwards: for what has happened already. Nobody else is granted a permit until it has come in.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if that would owe more, [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing
+    /// has changed then.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange; lock-free.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Retry, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(5).build().unwrap();
+    /// let now = Timestamp::ZERO;
+    /// bucket.force_at(now, 7).unwrap();
+    /// assert!(bucket.force_at(now, 2).is_err(), "5 are owed at most");
+    /// let denied = bucket.try_acquire_at(now, 1).unwrap_err();
+    /// assert_eq!(denied.retry(&bucket), Retry::At(Timestamp::from_millis(500)));
+    /// ```
+    pub fn force_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.force(now, n).map(|_| ())
     }
 
     /// Whether the bucket is full at `now`, and since when.
@@ -177,19 +198,7 @@ impl<W: Word> TokenBucket<W> {
     /// assert_eq!(bucket.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::from_millis(1_200)));
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.is_unlimited() {
-            return Idle::Now;
-        }
-        let (used, full) = (self.used.load(Relaxed), self.full());
-        let position = self.position(now);
-        let distance = position.wrapping_sub(used) & W::MASK;
-        if distance < full || distance >= self.behind.into() {
-            return Idle::InUse;
-        }
-        match (distance - full).checked_div(self.gain.into()) {
-            Some(ticks) => Idle::Since(self.instant(self.ticks.index(now).saturating_sub(ticks))),
-            None => Idle::Now,
-        }
+        self.lattice().idle(&self.ticks, self.used.load(Relaxed), now)
     }
 
     /// The most permits that the bucket holds; what the word can count at an unlimited rate.
@@ -223,8 +232,7 @@ impl<W: Word> TokenBucket<W> {
     /// assert!(TokenBucket::new(Rate::per_second(5), 10).staleness().as_secs() > 36 * 365 * 86_400);
     /// ```
     pub fn staleness(&self) -> Duration {
-        let behind: u64 = self.behind.into();
-        self.span(W::MASK - behind + 1)
+        self.span(self.lattice().staleness())
     }
 
     /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`] for never.
@@ -246,81 +254,40 @@ impl<W: Word> TokenBucket<W> {
     }
 
     #[inline(always)]
-    fn cost(&self) -> u64 {
-        self.cost.into()
-    }
-
-    #[inline(always)]
-    fn full(&self) -> u64 {
-        self.full.into()
-    }
-
-    #[inline(always)]
-    fn is_unlimited(&self) -> bool {
-        self.cost() == 0
+    fn lattice(&self) -> Lattice {
+        Lattice {
+            gain: self.gain.into(),
+            cost: self.cost.into(),
+            full: self.full.into(),
+            debt: self.debt.into(),
+            behind: self.behind.into(),
+            burst: self.burst.into(),
+            mask: W::MASK,
+        }
     }
 
     #[inline(always)]
     fn position(&self, now: Timestamp) -> u64 {
-        self.ticks.index(now).wrapping_mul(self.gain.into()) & W::MASK
-    }
-
-    fn instant(&self, tick: u64) -> Timestamp {
-        self.ticks.start(tick).unwrap_or(Timestamp::MAX)
-    }
-
-    /// The units that a bucket used up to `used` has at `position`: the circle above.
-    #[inline(always)]
-    fn judge(&self, position: u64, used: u64) -> u64 {
-        match position.wrapping_sub(used) & W::MASK {
-            distance if distance <= self.full() => distance,
-            distance if distance < self.behind.into() => self.full(),
-            _ => 0,
-        }
-    }
-
-    /// Where a bucket that is used up to `used` will be used up to by a take at `position`, if there is enough.
-    #[inline(always)]
-    fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
-        // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
-        // (used + price)`, which would have the comparison wait for the sum.
-        let least = price.min(self.full());
-        let (target, most) = (position.wrapping_sub(least), self.full() - least);
-        let distance = position.wrapping_sub(used) & W::MASK;
-        // What would be left: one comparison tells that there is enough, and not more than full.
-        let from = if target.wrapping_sub(used) & W::MASK <= most {
-            used
-        } else if distance < price {
-            return None;
-        } else {
-            // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
-            cold_path();
-            if distance >= self.behind.into() {
-                return None;
-            }
-            position.wrapping_sub(self.full())
-        };
-        Some(from.wrapping_add(price) & W::MASK)
+        self.lattice().position(self.ticks.index(now))
     }
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if u64::from(n) > self.burst() {
-            // The burst is less than `n`, so it fits.
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
+        let lattice = self.lattice();
+        if u64::from(n) > lattice.burst {
+            return Err(self.exceeds(n));
         }
-        let price = u64::from(n) * self.cost();
+        let price = u64::from(n) * lattice.cost;
         let position = self.position(now);
         let mut used = self.used.load(Relaxed);
         if price == 0 {
             // A probe, or no limit: nothing to write.
-            let enough = self.judge(position, used) >= self.cost();
+            let enough = lattice.judge(position, used) >= lattice.cost;
             return if enough { Ok(Receipt::NONE) } else { Err(Denied::Exhausted { now, permits: n }) };
         }
         loop {
-            let Some(left) = self.left(position, used, price) else {
-                return Err(Denied::Exhausted { now, permits: n });
-            };
+            let left =
+                left!(lattice, position, used, price, return Err(Denied::Exhausted { now, permits: n }));
             match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
                 Ok(_) => return Ok(Receipt::new(left)),
                 Err(newer) => used = newer,
@@ -330,16 +297,43 @@ impl<W: Word> TokenBucket<W> {
 
     #[inline(always)]
     fn look(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        if u64::from(n) > self.burst() {
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 });
+        let lattice = self.lattice();
+        if u64::from(n) > lattice.burst {
+            return Err(self.exceeds(n));
         }
-        let price = u64::from(n.max(1)) * self.cost();
+        let price = u64::from(n.max(1)) * lattice.cost;
         let seen = self.used.load(Relaxed);
-        match self.left(self.position(now), seen, price) {
+        match lattice.left(self.position(now), seen, price) {
             Some(_) if n == 0 => Ok(Plan::NONE),
             Some(left) => Ok(Plan { seen, left }),
             None => Err(Denied::Exhausted { now, permits: n }),
         }
+    }
+
+    fn force(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let lattice = self.lattice();
+        let most = lattice.burst.saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0));
+        if u64::from(n) > most {
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: most as u32 });
+        }
+        let position = self.position(now);
+        let mut used = self.used.load(Relaxed);
+        while n > 0 && !lattice.is_unlimited() {
+            let Some((left, _)) = lattice.forced(position, used, n) else {
+                return Err(Denied::Exhausted { now, permits: n });
+            };
+            match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
+                Ok(_) => return Ok(Receipt::new(left)),
+                Err(newer) => used = newer,
+            }
+        }
+        Ok(Receipt::NONE)
+    }
+
+    /// The burst is less than `n`, so it fits.
+    #[inline(always)]
+    fn exceeds(&self, n: u32) -> Denied {
+        Denied::ExceedsCapacity { permits: n, capacity: self.burst() as u32 }
     }
 
     #[cold]
@@ -350,14 +344,12 @@ impl<W: Word> TokenBucket<W> {
 
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
     fn undo(&self, n: u32, receipt: &mut Receipt) -> u32 {
-        if n == 0 || self.is_unlimited() {
+        let price = u64::from(n).saturating_mul(self.cost.into());
+        if price == 0 {
             return n;
         }
-        if u64::from(n) > self.burst() {
-            return 0;
-        }
         let left = receipt.note();
-        let restored = left.wrapping_sub(u64::from(n) * self.cost()) & W::MASK;
+        let restored = left.wrapping_sub(price) & W::MASK;
         loop {
             match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -411,32 +403,7 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
-        if u64::from(permits.max(1)) > self.burst() {
-            return Retry::Never;
-        }
-        let price = u64::from(permits.max(1)) * self.cost();
-        let (tick, position) = (self.ticks.index(now), self.position(now));
-        let used = self.used.load(Relaxed);
-        let available = self.judge(position, used);
-        if available >= price {
-            return Retry::At(now);
-        }
-        // How far the position must move: `used` may be ahead of it, if `now` is older than the newest.
-        let distance = position.wrapping_sub(used) & W::MASK;
-        let missing = if available == 0 && distance != 0 {
-            u128::from(W::MASK - distance) + 1 + u128::from(price)
-        } else {
-            u128::from(price - available)
-        };
-        if self.gain.into() == 0 {
-            return Retry::Never;
-        }
-        u64::try_from(missing.div_ceil(u128::from(self.gain.into())))
-            .ok()
-            .and_then(|ticks| tick.checked_add(ticks))
-            .and_then(|tick| self.ticks.start(tick))
-            .map_or(Retry::Never, Retry::At)
+        self.lattice().retry(&self.ticks, self.used.load(Relaxed), denied)
     }
 }
 
@@ -457,13 +424,9 @@ impl<W: Word> Limiter for TokenBucket<W> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct TokenBucketBuilder {
-    rate: Rate,
-    burst: u64,
+    terms: Terms,
     initial: u64,
     origin: Timestamp,
-    tick: Option<Duration>,
-    stepwise: bool,
-    staleness: Option<Duration>,
 }
 
 impl TokenBucketBuilder {
@@ -509,7 +472,23 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn stepwise(mut self) -> Self {
-        self.stepwise = true;
+        self.terms.stepwise = true;
+        self
+    }
+
+    /// The permits that may be owed after [`TokenBucket::force_at`] or [`AdjustableBucket::reserve_at`](crate::AdjustableBucket::reserve_at).
+    /// Default: 0.
+    ///
+    /// **Bound** of a bucket with a debt: in any span of time t at most `burst + debt + rate * t` permits.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).debt(4).build()?;
+    /// assert!(bucket.force_at(Timestamp::ZERO, 14).is_ok());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn debt(mut self, permits: u64) -> Self {
+        self.terms.debt = permits;
         self
     }
 
@@ -528,7 +507,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
+        self.terms.tick = Some(tick);
         self
     }
 
@@ -543,7 +522,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.terms.staleness = Some(staleness);
         self
     }
 
@@ -581,18 +560,16 @@ impl TokenBucketBuilder {
         /// };
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<TokenBucket<W>, SettingsError> {
-            let lattice = match self.lattice(W::BITS) {
-                Ok(lattice) => lattice,
+            let (lattice, ticks, used) = match self.start(W::BITS) {
+                Ok(start) => start,
                 Err(error) => return Err(error),
             };
-            let ticks = Grid::new(self.origin, lattice.tick);
-            // The position of the origin, less what the bucket starts with.
-            let used = ticks.index(self.origin).wrapping_mul(lattice.gain).wrapping_sub(lattice.initial);
             Ok(TokenBucket {
-                used: AtomicWord::new(used & W::MASK),
+                used: AtomicWord::new(used),
                 gain: narrow(lattice.gain),
                 cost: narrow(lattice.cost),
                 full: narrow(lattice.full),
+                debt: narrow(lattice.debt),
                 behind: narrow(lattice.behind),
                 burst: narrow(lattice.burst),
                 ticks,
@@ -600,125 +577,60 @@ impl TokenBucketBuilder {
         }
     }
 
-    const fn lattice(&self, bits: u32) -> Result<Lattice, SettingsError> {
-        if self.burst == 0 {
-            return Err(SettingsError::Zero { setting: Setting::Burst });
+    const_unless_loom! {
+        /// A bucket whose rate and burst can be changed, on the target's own word. Its tick is chosen for an hour's horizon, if none is given.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+        /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).initial(3).build_adjustable()?;
+        /// assert_eq!(bucket.available_at(Timestamp::ZERO), 3);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_adjustable(self) -> Result<AdjustableBucket, SettingsError> {
+            self.build_adjustable_on()
         }
-        if self.initial > self.burst {
-            return Err(SettingsError::TooLarge { setting: Setting::Initial, max: self.burst });
-        }
-        let staleness = match settings::staleness_nanos(self.staleness) {
-            Ok(nanos) => nanos,
-            Err(error) => return Err(error),
-        };
-        if self.rate.is_unlimited() {
-            // Nothing costs anything, so that zero available is always enough.
-            let tick = 1;
-            return Ok(Lattice {
-                burst: u64::MAX >> (64 - bits),
-                initial: 0,
-                gain: 0,
-                cost: 0,
-                full: 0,
-                behind: u64::MAX >> (64 - bits),
-                tick,
-            });
-        }
-        let period = match settings::nanos(self.rate.period(), Setting::Period) {
-            Ok(nanos) => nanos,
-            Err(error) => return Err(error),
-        };
-        let chosen = match self.tick {
-            _ if self.stepwise => Some(period),
-            None if bits == 64 => Some(1),
-            None => None,
-            Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                Ok(nanos) => Some(nanos),
-                Err(error) => return Err(error),
-            },
-        };
-        if let Some(tick) = chosen {
-            return self.fit(bits, period, tick, staleness);
-        }
-        let mut best = self.fit(bits, period, 1, staleness);
-        let mut tick = 10;
-        while tick <= MAX_AUTOMATIC_TICK {
-            let other = self.fit(bits, period, tick, staleness);
-            match (&best, &other) {
-                (Ok(best), _) if best.horizon(bits) >= settings::FAR_ENOUGH => break,
-                (Ok(best), Ok(other)) if best.horizon(bits) >= other.horizon(bits) => {}
-                (Ok(_), Err(_)) => {}
-                (Err(best), Err(other)) if !other.asks_less_than(best) => {}
-                _ => best = other,
-            }
-            tick *= 10;
-        }
-        best
     }
 
-    /// The lattice for one choice of tick, or the burst that would fit.
-    const fn fit(
-        &self,
-        bits: u32,
-        period: u64,
-        tick: u64,
-        staleness: Option<u64>,
-    ) -> Result<Lattice, SettingsError> {
-        let range = 1u128 << bits;
-        // The rate for each tick, in lowest terms.
-        let gain = self.rate.permits() as u128 * tick as u128;
-        let divisor = settings::gcd(gain, period as u128);
-        let (gain, cost) = (gain / divisor, period as u128 / divisor);
-        let scale = Scale { step: tick, gain };
-        let full = match (self.burst as u128).checked_mul(cost) {
-            Some(full) => full,
-            None => u128::MAX,
-        };
-        match settings::staleness(range, full, staleness, scale) {
-            Ok(behind) => Ok(Lattice {
-                burst: self.burst,
-                initial: self.initial * cost as u64,
-                gain: gain as u64,
-                cost: cost as u64,
-                full: full as u64,
-                behind: (range - behind) as u64,
-                tick,
-            }),
-            Err(Misfit::Staleness) => {
-                let max = (range / 4 / gain * tick as u128) as u64;
-                Err(SettingsError::TooLarge { setting: Setting::Staleness, max })
-            }
-            Err(Misfit::Second) => {
-                let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
-                // What any number of permits has in common with the period.
-                let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
-                Err(SettingsError::TooLarge { setting: Setting::Rate, max: max as u64 })
-            }
-            Err(Misfit::Reach) => {
-                Err(SettingsError::TooLarge { setting: Setting::Burst, max: (range / 4 / cost) as u64 })
+    const_unless_loom! {
+        /// A bucket whose rate and burst can be changed, on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::{AdjustableBucket, Rate, TokenBucket};
+        /// let bucket: AdjustableBucket<u32> = TokenBucket::builder(Rate::per_second(5), 10).build_adjustable_on()?;
+        /// assert_eq!(bucket.tick().as_micros(), 100);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_adjustable_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
+            match self.start(AdjustableBucket::<W>::BITS) {
+                Ok((lattice, ticks, used)) => {
+                    Ok(AdjustableBucket::from_terms(self.terms, &lattice, ticks, used))
+                }
+                Err(error) => Err(error),
             }
         }
     }
-}
 
-/// The coarsest tick that is chosen by itself, ten seconds.
-const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
-
-/// A bucket's settings in units; all fit the word.
-#[derive(Clone, Copy)]
-struct Lattice {
-    burst: u64,
-    initial: u64,
-    gain: u64,
-    cost: u64,
-    full: u64,
-    behind: u64,
-    tick: u64,
-}
-
-impl Lattice {
-    /// The time after which positions repeat, in nanoseconds.
-    const fn horizon(&self, bits: u32) -> u128 {
-        if self.gain == 0 { u128::MAX } else { (1u128 << bits) / self.gain as u128 * self.tick as u128 }
+    /// The lattice in so many bits, its ticks, and what a bucket is used up to at the origin.
+    const fn start(&self, bits: u32) -> Result<(Lattice, Grid, u64), SettingsError> {
+        if self.initial > self.terms.burst && self.terms.burst > 0 {
+            return Err(SettingsError::TooLarge { setting: Setting::Initial, max: self.terms.burst });
+        }
+        match self.terms.lattice(bits) {
+            Ok((lattice, tick)) => {
+                let ticks = Grid::new(self.origin, tick);
+                let initial = self.initial.wrapping_mul(lattice.cost);
+                let used = ticks.index(self.origin).wrapping_mul(lattice.gain).wrapping_sub(initial);
+                Ok((lattice, ticks, used & lattice.mask))
+            }
+            Err(error) => Err(error),
+        }
     }
 }

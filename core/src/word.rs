@@ -53,6 +53,7 @@ mod sealed {
         #[cfg(loom)]
         fn atomic(value: u64) -> Self::Atomic;
         fn load(cell: &Self::Atomic, order: Ordering) -> u64;
+        fn store(cell: &Self::Atomic, value: u64, order: Ordering);
         fn exchange(cell: &Self::Atomic, old: u64, new: u64, ok: Ordering, err: Ordering)
         -> Result<u64, u64>;
         fn add(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
@@ -73,6 +74,11 @@ macro_rules! word {
             #[inline(always)]
             fn load(cell: &Self::Atomic, order: Ordering) -> u64 {
                 u64::from(cell.load(order))
+            }
+
+            #[inline(always)]
+            fn store(cell: &Self::Atomic, value: u64, order: Ordering) {
+                cell.store(value as $int, order);
             }
 
             #[inline(always)]
@@ -148,6 +154,11 @@ impl<W: Word> AtomicWord<W> {
     #[inline(always)]
     pub(crate) fn load(&self, order: Ordering) -> u64 {
         W::load(&self.cell, order)
+    }
+
+    #[inline(always)]
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        W::store(&self.cell, value, order);
     }
 
     #[inline(always)]

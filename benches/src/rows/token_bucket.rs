@@ -12,7 +12,9 @@ use governor::clock::{Clock as _, DefaultClock, FakeRelativeClock};
 use governor::{Quota, RateLimiter};
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
-use portcullis_core::{Clock, CoarseClock, Limiter, MonotonicClock, Rate, Timestamp, TokenBucket};
+use portcullis_core::{
+    AdjustableBucket, Clock, CoarseClock, Limiter, LimiterExt, MonotonicClock, Rate, Timestamp, TokenBucket,
+};
 use ratelimit::Ratelimiter;
 
 use crate::measure::{Contest, Contestant, Expected};
@@ -21,7 +23,7 @@ use crate::measure::{Contest, Contestant, Expected};
 const PLENTY: u32 = 999_999_937;
 
 pub(crate) fn rows() -> Vec<Contest> {
-    vec![allow(1), allow(2), deny(), clocked(), clocked_std()]
+    vec![allow(1), allow(2), deny(), clocked(), clocked_std(), adjustable()]
 }
 
 /// Granted, at explicit times that go on by 4 ns from one operation to the next.
@@ -41,7 +43,11 @@ fn allow(threads: usize) -> Contest {
 
 fn allow_ours() -> Contestant {
     // A burst that lets a thread fall behind the other one by a second.
-    let bucket = CachePadded::new(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30));
+    granting(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30))
+}
+
+fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
+    let bucket = CachePadded::new(limiter);
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
     Contestant::new("portcullis", move |thread, operations| {
         // Each run begins where the one before has ended.
@@ -52,6 +58,17 @@ fn allow_ours() -> Contestant {
         }
         granted
     })
+}
+
+/// The bucket whose settings can change, against the plain one.
+fn adjustable() -> Contest {
+    Contest {
+        row: "adjustable_bucket.allow",
+        threads: 1,
+        expected: Expected::Granted,
+        ours: granting(AdjustableBucket::new(Rate::per_second(PLENTY), 1 << 30)),
+        peers: vec![allow_ours().named("token-bucket")],
+    }
 }
 
 /// governor's own fake clock, which stands still during a run: cheaper for it than one that it had to read anew.

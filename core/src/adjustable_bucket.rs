@@ -1,0 +1,631 @@
+//! State: a token bucket's word (see [`token_bucket`](crate::token_bucket)) in fewer bits, so that it also names the settings in force and what has
+//! happened since a receipt was written (see [`live`](crate::live)).
+//!
+//! ```text
+//! era | in debt | set | used       `used` on the lattice of the set in force
+//! ```
+//!
+//! A reservation moves `used` ahead of the position, up to the declared debt: whoever made it may act when the position gets there.
+//!
+//! - *take, reserve*: `used` moves on. The first reservation that owes sets the mark; the first take that finds enough clears it,
+//!   and begins a new era.
+//! - *adjust*: the other set, a new era, and `used` on the new lattice.
+//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came from.
+//! - *give back* something else, of the same era and mark: a reservation is worth what it took less what was taken after it; a take what cannot have
+//!   been refilled since. Then a new era begins, and receipts of the old one are worth nothing.
+//!
+//! Invariant: what was granted and not given back, each at the instant at which it may act, is within `burst + rate * t` in any span t.
+//!
+//! Why a reservation is not worth more: those after it keep their instants, though without it they would have had earlier ones. What it gave back
+//! could then be taken at their side. Why nothing of it is left once the debt is paid: for all that the word tells, the bucket may have been full
+//! since. Why only one in an era: what it gave back is taken anew, and no longer says how much was taken after the others.
+
+use core::fmt;
+use core::ops::Deref;
+use core::time::Duration;
+
+use crate::grid::Grid;
+use crate::lattice::{Lattice, Terms, left};
+use crate::live::Live;
+use crate::sync::const_unless_loom;
+use crate::timestamp::saturating_duration;
+use crate::word::{NativeWord, Word};
+use crate::{Carry, ChangeError, Denied, Idle, Lease, Limiter, Rate, Receipt, Retry, Timestamp, TokenBucket};
+
+/// A token bucket whose rate and burst can be changed while others take from it, and that can be reserved from ahead of time.
+///
+/// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned before a change is settled at the old rate, to the
+/// fraction of a permit.
+///
+/// **Bound.** As a token bucket's, `burst + rate * t`, where the rate is that of each moment; where permits are [reserved](Self::reserve_at), each
+/// counts at the instant at which it may act; what was given back does not count. What is [forced](Self::force_at) may exceed it by the declared debt.
+///
+/// **Cost.** Up to one and a half times a token bucket's: a grant is one compare-exchange, a denial writes nothing and reads the word
+/// twice. Changes are lock-free, too; only one at a time is let in, and others are told to try again.
+///
+/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses the tick so that it reaches an
+/// hour or more, as for a 32-bit token bucket. The tick stays as it is built. Receipts are good for as many eras as the other
+/// bits tell apart, 1,024 or 16: those of a reservation that is older could be taken for one of the era.
+///
+/// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a configuration.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp, TokenBucket};
+///
+/// static LIMIT: AdjustableBucket = match TokenBucket::builder(Rate::per_second(10), 2).debt(20).build_adjustable() {
+///     Ok(limit) => limit,
+///     Err(_) => panic!("does not fit"),
+/// };
+///
+/// let at = Timestamp::from_millis;
+/// LIMIT.try_acquire_at(at(0), 2)?;
+/// // Two more, as soon as they have come in.
+/// let reserved = LIMIT.reserve_at(at(0), 2, Duration::from_secs(1))?;
+/// assert_eq!(reserved.due(), at(200));
+/// // From now on twice as fast.
+/// LIMIT.adjust_at(at(200), Rate::per_second(20), 2, Carry::Keep).unwrap();
+/// assert!(LIMIT.try_acquire_at(at(249), 1).is_err());
+/// assert!(LIMIT.try_acquire_at(at(250), 1).is_ok());
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Debug)]
+pub struct AdjustableBucket<W: Word = NativeWord> {
+    live: Live<SETTINGS, W>,
+    ticks: Grid,
+    terms: Terms,
+}
+
+const GAIN: usize = 0;
+const COST: usize = 1;
+const FULL: usize = 2;
+const DEBT: usize = 3;
+const BEHIND: usize = 4;
+const BURST: usize = 5;
+const SETTINGS: usize = 6;
+
+const fn as_settings(lattice: &Lattice) -> [u64; SETTINGS] {
+    let mut settings = [0; SETTINGS];
+    settings[GAIN] = lattice.gain;
+    settings[COST] = lattice.cost;
+    settings[FULL] = lattice.full;
+    settings[DEBT] = lattice.debt;
+    settings[BEHIND] = lattice.behind;
+    settings[BURST] = lattice.burst;
+    settings
+}
+
+impl AdjustableBucket {
+    const_unless_loom! {
+        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts full.
+        ///
+        /// # Panics
+        ///
+        /// Where [`TokenBucketBuilder::build_adjustable`] would return an error; in a constant or a static, that is
+        /// a compile error.
+        ///
+        /// ```
+        /// use portcullis_core::{AdjustableBucket, Rate};
+        /// static LIMIT: AdjustableBucket = AdjustableBucket::new(Rate::per_second(1_000), 100);
+        /// ```
+        pub const fn new(rate: Rate, burst: u64) -> Self {
+            match TokenBucket::builder(rate, burst).build_adjustable() {
+                Ok(bucket) => bucket,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+}
+
+impl<W: Word> AdjustableBucket<W> {
+    const_unless_loom! {
+        pub(crate) const fn from_terms(terms: Terms, lattice: &Lattice, ticks: Grid, used: u64) -> Self {
+            Self { live: Live::new(as_settings(lattice), used), ticks, terms }
+        }
+    }
+
+    /// Bits of the lattice.
+    pub(crate) const BITS: u32 = Live::<SETTINGS, W>::STATE_BITS;
+    const USED: u64 = Live::<SETTINGS, W>::STATE;
+    const IN_DEBT: u64 = Live::<SETTINGS, W>::MARK;
+    const ERA: u64 = Live::<SETTINGS, W>::ERA;
+
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst.
+    ///
+    /// # Cost
+    ///
+    /// Two loads of settings more than a token bucket's, and a denial reads the word twice.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.try_acquire_at(Timestamp::ZERO, 7).unwrap().permits(), 7);
+    /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 7).is_err());
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Takes `n` permits that may have to come in yet: whoever reserves may act when they have, at [`Reservation::due`], at most `max_wait` after
+    /// `now`. Nobody else is granted a permit until then. With `n = 0` it takes nothing, and is due at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would be due after `max_wait`, or if more than the
+    /// [declared debt](TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its [`retry`](Limiter::retry) is when the permits could be
+    /// taken without a wait.)
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange, and a division or two. Lock-free.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 1).debt(9).build_adjustable().unwrap();
+    /// let (now, wait) = (Timestamp::ZERO, Duration::from_millis(150));
+    /// let due = |reserved: portcullis_core::Reservation<&_>| reserved.due().as_nanos() / 1_000_000;
+    /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(0));
+    /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(100));
+    /// assert!(bucket.reserve_at(now, 1, wait).is_err(), "200 ms are too long");
+    /// ```
+    pub fn reserve_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        max_wait: Duration,
+    ) -> Result<Reservation<&Self>, Denied> {
+        Reservation::reserve_at(self, now, n, max_wait)
+    }
+
+    /// Takes `n` permits at `now` even if they are not available: see [`TokenBucket::force_at`].
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if more than the declared debt would be owed, [`Denied::ExceedsCapacity`] if `n` is more than burst and debt
+    /// together. Nothing has changed then.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(5).build_adjustable().unwrap();
+    /// assert!(bucket.force_at(Timestamp::ZERO, 8).is_ok());
+    /// assert!(bucket.force_at(Timestamp::ZERO, 1).is_err());
+    /// ```
+    pub fn force_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.force(
+            now,
+            n,
+            |lattice| lattice.burst.saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0)),
+            None,
+        )
+        .map(|_| ())
+    }
+
+    /// Changes rate and burst from `now` on; `carry` says what becomes of the permits in the bucket. What is owed stays owed (but for
+    /// [`Carry::Reset`]), and is paid at the new rate.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Busy`] if another change is under way, [`ChangeError::Settings`] if they do not fit the word at the bucket's tick,
+    /// [`ChangeError::Owes`] if more is owed, or `now` is older than the newest by more, than the new settings can express.
+    /// Nothing has changed then.
+    ///
+    /// # Cost
+    ///
+    /// Some divisions, and a compare-exchange for each decision that comes between. Lock-free; never makes anyone wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(2), 4);
+    /// let at = Timestamp::from_millis;
+    /// bucket.try_acquire_at(at(0), 4).unwrap();
+    /// // Half a permit has come in, and stays.
+    /// bucket.adjust_at(at(250), Rate::per_second(1), 4, Carry::Keep).unwrap();
+    /// assert_eq!(bucket.available_at(at(749)), 0);
+    /// assert_eq!(bucket.available_at(at(750)), 1);
+    /// ```
+    pub fn adjust_at(&self, now: Timestamp, rate: Rate, burst: u64, carry: Carry) -> Result<(), ChangeError> {
+        let tick = Some(Duration::from_nanos(self.ticks.step()));
+        let terms = Terms { rate, burst, tick, ..self.terms };
+        let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
+        let tick = self.ticks.index(now);
+        self.live.change(|word| {
+            let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
+            Ok((as_settings(&new), used))
+        })
+    }
+
+    /// The whole permits in the bucket at `now`; `u64::MAX` at an unlimited rate. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO), 10);
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let tick = self.ticks.index(now);
+        self.read(|lattice, used| lattice.available(lattice.position(tick), used))
+    }
+
+    /// Whether the bucket is full at `now`, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Idle, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.idle_at(Timestamp::from_secs(1)), Idle::Since(Timestamp::ZERO));
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        self.read(|lattice, used| lattice.idle(&self.ticks, used, now))
+    }
+
+    /// The most permits that the bucket holds, as it is set now.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).burst(), 10);
+    /// ```
+    pub fn burst(&self) -> u64 {
+        self.read(|lattice, _| lattice.burst)
+    }
+
+    /// The grain in which the bucket counts time.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).tick(), Duration::from_nanos(1));
+    /// ```
+    pub fn tick(&self) -> Duration {
+        Duration::from_nanos(self.ticks.step())
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).staleness(), Duration::from_secs(3_600));
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.read(|lattice, _| self.span(lattice.staleness(), lattice.gain))
+    }
+
+    /// After how much idle time the word repeats. [`Duration::MAX`] for never.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// let day = Duration::from_secs(86_400);
+    /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 52 * day);
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.read(|lattice, _| self.span(lattice.mask, lattice.gain))
+    }
+
+    /// The time in which the position moves by `units`.
+    fn span(&self, units: u64, gain: u64) -> Duration {
+        match units.checked_div(gain) {
+            Some(ticks) => saturating_duration(u128::from(ticks) * u128::from(self.ticks.step())),
+            None => Duration::MAX,
+        }
+    }
+
+    /// The settings that `word` names. Of no meaning if the word has changed meanwhile.
+    #[inline(always)]
+    fn lattice(&self, word: u64) -> Lattice {
+        Lattice {
+            gain: self.live.setting(word, GAIN),
+            cost: self.live.setting(word, COST),
+            full: self.live.setting(word, FULL),
+            debt: self.live.setting(word, DEBT),
+            behind: self.live.setting(word, BEHIND),
+            burst: self.live.setting(word, BURST),
+            mask: Self::USED,
+        }
+    }
+
+    /// What `tell` says of settings that belong to the word.
+    fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
+        let mut word = self.live.load();
+        loop {
+            let told = tell(&self.lattice(word), word & Self::USED);
+            match self.live.confirm(word) {
+                Ok(()) => return told,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let tick = self.ticks.index(now);
+        let mut word = self.live.load();
+        'judge: loop {
+            let lattice = &self.lattice(word);
+            let decision = 'told: {
+                if u64::from(n) > lattice.burst {
+                    let capacity = lattice.burst as u32;
+                    break 'told Err(Denied::ExceedsCapacity { permits: n, capacity });
+                }
+                // A permit costs less than the range, but a torn setting may be anything.
+                let price = u64::from(n.max(1)).wrapping_mul(lattice.cost);
+                let (position, used) = (lattice.position(tick), word & Self::USED);
+                let denied = Denied::Exhausted { now, permits: n };
+                let left = left!(lattice, position, used, price, break 'told Err(denied));
+                if n == 0 {
+                    break 'told Ok(Receipt::NONE);
+                }
+                let next = Self::paid(word) | left;
+                match self.live.exchange(word, next) {
+                    Ok(()) => return Ok(Receipt::new(next)),
+                    Err(newer) => word = newer,
+                }
+                continue 'judge;
+            };
+            match self.live.confirm(word) {
+                Ok(()) => return decision,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// The upper bits of a word that was not, or is no longer, in debt: added to itself, the mark becomes an era.
+    #[inline(always)]
+    fn paid(word: u64) -> u64 {
+        (word & !Self::USED).wrapping_add(word & Self::IN_DEBT) & W::MASK
+    }
+
+    /// Takes `n` permits, owing if need be; of more than `most`, none. Says how much is owed in ticks.
+    fn force(
+        &self,
+        now: Timestamp,
+        n: u32,
+        most: impl Fn(&Lattice) -> u64,
+        until: Option<Timestamp>,
+    ) -> Result<(Receipt, Timestamp), Denied> {
+        let tick = self.ticks.index(now);
+        let mut word = self.live.load();
+        loop {
+            let lattice = self.lattice(word);
+            let most = most(&lattice);
+            let decision = if u64::from(n) > most {
+                Err(Denied::ExceedsCapacity { permits: n, capacity: most as u32 })
+            } else {
+                lattice
+                    .forced(lattice.position(tick), word & Self::USED, n)
+                    .and_then(|(left, owed)| {
+                        let due = match owed {
+                            0 => now,
+                            owed => self.ticks.start(lattice.settled(tick, owed)?)?,
+                        };
+                        let upper =
+                            if owed == 0 { Self::paid(word) } else { word & !Self::USED | Self::IN_DEBT };
+                        until.is_none_or(|until| due <= until).then_some((upper | left, due))
+                    })
+                    .ok_or(Denied::Exhausted { now, permits: n })
+            };
+            let outcome = match decision {
+                Ok((next, due)) if n > 0 => {
+                    self.live.exchange(word, next).map(|()| Ok((Receipt::new(next), due)))
+                }
+                Ok(_) => return Ok((Receipt::NONE, now)),
+                Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
+            };
+            match outcome {
+                Ok(decision) => return decision,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    fn give_back(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        let tick = self.ticks.index(now);
+        let (then, taken) = (receipt.note() & !Self::USED, receipt.note() & Self::USED);
+        let mut word = self.live.load();
+        loop {
+            if word & !Self::USED != then {
+                return 0;
+            }
+            let lattice = self.lattice(word);
+            if lattice.is_unlimited() {
+                return n;
+            }
+            let used = word & Self::USED;
+            let after = used.wrapping_sub(taken) & Self::USED;
+            let price = u64::from(n).saturating_mul(lattice.cost);
+            let worth = if after == 0 {
+                n
+            } else if then & Self::IN_DEBT != 0 {
+                (price.saturating_sub(after) / lattice.cost) as u32
+            } else {
+                // As late as the newest `now` can be.
+                let passed = lattice.position(tick).wrapping_sub(taken).wrapping_add(lattice.staleness());
+                (lattice.full.saturating_sub(passed & Self::USED).min(price) / lattice.cost) as u32
+            };
+            if worth == 0 {
+                return 0;
+            }
+            let back = used.wrapping_sub(u64::from(worth).wrapping_mul(lattice.cost)) & Self::USED;
+            let next = if after == 0 { then } else { then.wrapping_add(Self::ERA) & W::MASK } | back;
+            match self.live.exchange(word, next) {
+                Ok(()) => {
+                    if after == 0 {
+                        *receipt = Receipt::new(next);
+                    }
+                    return worth;
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+}
+
+/// What a bucket used up to `used` is used up to on a new lattice.
+fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> Result<u64, ChangeError> {
+    let balance = old.balance(old.position(tick), used);
+    let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
+    // In units of the new lattice; rounded so that nothing is gained.
+    let has = if old.is_unlimited() {
+        i128::from(new.full)
+    } else {
+        let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
+        i128::from(balance.available) * new_cost / old_cost - owed as i128
+    };
+    let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
+    let has = match carry {
+        Carry::Reset => i128::from(new.full),
+        Carry::Proportional if has > 0 && !old.is_unlimited() => {
+            i128::from(balance.available) * i128::from(new.full) / i128::from(old.full)
+        }
+        Carry::Additive if !old.is_unlimited() => (has + grown).max(has.min(0)),
+        Carry::Keep | Carry::Proportional | Carry::Additive => has,
+    };
+    let has = has.min(new.full.into());
+    if -has > i128::from(new.debt) + i128::from(new.staleness()) {
+        return Err(ChangeError::Owes);
+    }
+    Ok(new.position(tick).wrapping_sub(has as u64) & new.mask)
+}
+
+impl<W: Word> Limiter for AdjustableBucket<W> {
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n)
+    }
+
+    /// All of them, if nobody has taken since, and no settings have changed. Else as many as cannot have been refilled since, judged as if `now`
+    /// were older than the newest by the whole [`staleness`](Self::staleness); and then nothing more of what was taken before.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.give_back(now, n, receipt)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.read(|lattice, used| lattice.retry(&self.ticks, used, denied))
+    }
+}
+
+/// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at [`due`](Self::due), and not before.
+///
+/// Dropped, it stays taken: give it back with [`cancel_at`](Self::cancel_at).
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Rate, Timestamp, TokenBucket};
+///
+/// let bucket = TokenBucket::builder(Rate::per_second(10), 2).debt(9).build_adjustable().unwrap();
+/// let (at, wait) = (Timestamp::from_millis, Duration::from_secs(9));
+/// bucket.try_acquire_at(at(0), 2)?;
+/// let reserved = bucket.reserve_at(at(0), 2, wait)?;
+/// assert_eq!(reserved.due(), at(200));
+/// assert_eq!(reserved.cancel_at(at(100)), 2);
+/// assert_eq!(bucket.reserve_at(at(100), 2, wait)?.due(), at(200));
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[must_use = "a reservation that is neither acted on nor cancelled takes permits in vain"]
+pub struct Reservation<P> {
+    bucket: P,
+    permits: u32,
+    receipt: Receipt,
+    due: Timestamp,
+}
+
+impl<P, W> Reservation<P>
+where
+    P: Deref<Target = AdjustableBucket<W>>,
+    W: Word,
+{
+    /// As [`AdjustableBucket::reserve_at`], into a reservation that keeps the pointer that it is given.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use std::sync::Arc;
+    /// # use portcullis_core::{AdjustableBucket, Rate, Reservation, Timestamp};
+    /// let bucket = Arc::new(AdjustableBucket::new(Rate::per_second(10), 2));
+    /// let reserved = Reservation::reserve_at(bucket, Timestamp::ZERO, 2, Duration::ZERO)?;
+    /// assert_eq!(reserved.due(), Timestamp::ZERO);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn reserve_at(bucket: P, now: Timestamp, n: u32, max_wait: Duration) -> Result<Self, Denied> {
+        let until = now.saturating_add(max_wait);
+        let (receipt, due) = bucket.force(now, n, |lattice| lattice.burst, Some(until))?;
+        Ok(Self { bucket, permits: n, receipt, due })
+    }
+
+    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can be taken anew: all, if nobody has taken or
+    /// reserved since; else those that nobody has reserved after, as long as the bucket has been in debt throughout and nothing else was given back out of turn.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(9).build_adjustable().unwrap();
+    /// let (now, wait) = (Timestamp::ZERO, Duration::from_secs(9));
+    /// bucket.try_acquire_at(now, 3)?;
+    /// let first = bucket.reserve_at(now, 3, wait)?;
+    /// let second = bucket.reserve_at(now, 1, wait)?;
+    /// assert_eq!(first.cancel_at(now), 2, "the second one keeps its instant");
+    /// # let _ = second;
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn cancel_at(self, now: Timestamp) -> u32 {
+        let Self { bucket, permits, mut receipt, .. } = self;
+        if permits == 0 { 0 } else { bucket.give_back(now, permits, &mut receipt) }
+    }
+}
+
+impl<P> Reservation<P> {
+    /// The instant from which on the holder may act.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(10), 2);
+    /// let now = Timestamp::from_secs(3);
+    /// assert_eq!(bucket.reserve_at(now, 2, Duration::ZERO)?.due(), now);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn due(&self) -> Timestamp {
+        self.due
+    }
+
+    /// The permits reserved.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(10), 2);
+    /// assert_eq!(bucket.reserve_at(Timestamp::ZERO, 2, Duration::ZERO)?.permits(), 2);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+}
+
+impl<P> fmt::Debug for Reservation<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("permits", &self.permits)
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! The arithmetic of a token bucket on an exact lattice; see [`token_bucket`](crate::token_bucket) for the picture.
+//!
+//! A bucket's state is a position, `used`. Everything here is a function of it, of the position of a `now`, and of the
+//! settings; nothing is read or written. The settings may be nonsense, where they were read while somebody wrote them: then so is what
+//! comes out, but nothing panics.
+
+use core::time::Duration;
+
+use crate::grid::Grid;
+use crate::settings::{self, MIN_STALENESS, Misfit, Scale};
+use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
+
+/// Where a bucket that is used up to `used` will be used up to by a take at `position`, or `$short`, which leaves, if there is not enough.
+///
+/// A macro, so that a loop around it is left from here: with an `Option` in between the compiler makes two loops of it, and a denial dearer.
+macro_rules! left {
+    ($lattice:expr, $position:expr, $used:expr, $price:expr, $short:expr) => {{
+        let (lattice, position, used, price) = ($lattice, $position, $used, $price);
+        // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
+        // (used + price)`, which would have the comparison wait for the sum.
+        let least: u64 = price.min(lattice.full);
+        let (target, most) = (position.wrapping_sub(least), lattice.full - least);
+        let distance = position.wrapping_sub(used) & lattice.mask;
+        // What would be left: one comparison tells that there is enough, and not more than full.
+        let from = if target.wrapping_sub(used) & lattice.mask <= most {
+            used
+        } else if distance < price {
+            $short
+        } else {
+            // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
+            core::hint::cold_path();
+            if distance >= lattice.behind {
+                $short
+            }
+            position.wrapping_sub(lattice.full)
+        };
+        from.wrapping_add(price) & lattice.mask
+    }};
+}
+pub(crate) use left;
+
+/// A bucket's settings in units; all fit the word, whose bits are `mask`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lattice {
+    /// Units in a tick.
+    pub(crate) gain: u64,
+    /// Units in a permit.
+    pub(crate) cost: u64,
+    /// Units in a full bucket.
+    pub(crate) full: u64,
+    /// Units of debt that it may have.
+    pub(crate) debt: u64,
+    /// The first distance that means a `now` is late, or the bucket in debt.
+    pub(crate) behind: u64,
+    /// Permits in a full bucket.
+    pub(crate) burst: u64,
+    pub(crate) mask: u64,
+}
+
+impl Lattice {
+    #[inline(always)]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.cost == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn position(&self, tick: u64) -> u64 {
+        tick.wrapping_mul(self.gain) & self.mask
+    }
+
+    /// The units that a bucket used up to `used` has at `position`.
+    #[inline(always)]
+    pub(crate) fn judge(&self, position: u64, used: u64) -> u64 {
+        match position.wrapping_sub(used) & self.mask {
+            distance if distance <= self.full => distance,
+            distance if distance < self.behind => self.full,
+            _ => 0,
+        }
+    }
+
+    /// The whole permits available; any number at an unlimited rate.
+    pub(crate) fn available(&self, position: u64, used: u64) -> u64 {
+        self.judge(position, used).checked_div(self.cost).unwrap_or(u64::MAX)
+    }
+
+    /// As [`left!`].
+    #[inline(always)]
+    pub(crate) fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
+        Some(left!(self, position, used, price, return None))
+    }
+
+    /// What a bucket used up to `used` has at `position`: available, or owed, and from where a take counts.
+    pub(crate) fn balance(&self, position: u64, used: u64) -> Balance {
+        match position.wrapping_sub(used) & self.mask {
+            distance if distance <= self.full => Balance { available: distance, owed: 0, from: used },
+            distance if distance < self.behind => {
+                Balance { available: self.full, owed: 0, from: position.wrapping_sub(self.full) & self.mask }
+            }
+            distance => Balance { available: 0, owed: (self.mask - distance).wrapping_add(1), from: used },
+        }
+    }
+
+    /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much that is.
+    pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
+        let price = u64::from(n).checked_mul(self.cost)?;
+        let balance = self.balance(position, used);
+        let owed = balance.owed.checked_add(price.saturating_sub(balance.available))?;
+        (owed <= self.debt).then(|| (balance.from.wrapping_add(price) & self.mask, owed))
+    }
+
+    /// The tick at which `units` that are owed at `tick` have come in, if ever.
+    pub(crate) fn settled(&self, tick: u64, units: u64) -> Option<u64> {
+        match self.gain {
+            _ if units == 0 => Some(tick),
+            0 => None,
+            gain => tick.checked_add(units.div_ceil(gain)),
+        }
+    }
+
+    pub(crate) fn retry(&self, ticks: &Grid, used: u64, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
+        if u64::from(permits.max(1)) > self.burst {
+            return Retry::Never;
+        }
+        let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
+        let tick = ticks.index(now);
+        let balance = self.balance(self.position(tick), used);
+        // How far the position must move. What is owed is at most half of the range, and the price a quarter.
+        match price.saturating_sub(balance.available).saturating_add(balance.owed) {
+            0 => Retry::At(now),
+            missing => {
+                let tick = self.settled(tick, missing);
+                tick.and_then(|tick| ticks.start(tick)).map_or(Retry::Never, Retry::At)
+            }
+        }
+    }
+
+    pub(crate) fn idle(&self, ticks: &Grid, used: u64, now: Timestamp) -> Idle {
+        if self.is_unlimited() {
+            return Idle::Now;
+        }
+        let tick = ticks.index(now);
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        if distance < self.full || distance >= self.behind {
+            return Idle::InUse;
+        }
+        match (distance - self.full).checked_div(self.gain) {
+            Some(since) => Idle::Since(ticks.start(tick.saturating_sub(since)).unwrap_or(Timestamp::MAX)),
+            None => Idle::Now,
+        }
+    }
+
+    /// The units in the time that a `now` may be late.
+    pub(crate) fn staleness(&self) -> u64 {
+        (self.mask - self.behind).wrapping_add(1).wrapping_sub(self.debt)
+    }
+}
+
+/// What a bucket has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balance {
+    pub(crate) available: u64,
+    pub(crate) owed: u64,
+    pub(crate) from: u64,
+}
+
+/// A bucket's settings as its user gives them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) rate: Rate,
+    pub(crate) burst: u64,
+    pub(crate) debt: u64,
+    pub(crate) tick: Option<Duration>,
+    pub(crate) stepwise: bool,
+    pub(crate) staleness: Option<Duration>,
+}
+
+impl Terms {
+    /// The lattice in so many bits, and its tick in nanoseconds.
+    pub(crate) const fn lattice(&self, bits: u32) -> Result<(Lattice, u64), SettingsError> {
+        if self.burst == 0 {
+            return Err(SettingsError::Zero { setting: Setting::Burst });
+        }
+        let staleness = match settings::staleness_nanos(self.staleness) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let mask = u64::MAX >> (64 - bits);
+        if self.rate.is_unlimited() {
+            // Nothing costs anything, so that zero available is always enough.
+            let lattice = Lattice { gain: 0, cost: 0, full: 0, debt: 0, behind: mask, burst: mask, mask };
+            let tick = match self.tick {
+                Some(tick) => settings::nanos(tick, Setting::Tick),
+                None => Ok(1),
+            };
+            return match tick {
+                Ok(tick) => Ok((lattice, tick)),
+                Err(error) => Err(error),
+            };
+        }
+        let period = match settings::nanos(self.rate.period(), Setting::Period) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let chosen = match self.tick {
+            _ if self.stepwise => Some(period),
+            None if bits == 64 => Some(1),
+            None => None,
+            Some(tick) => match settings::nanos(tick, Setting::Tick) {
+                Ok(nanos) => Some(nanos),
+                Err(error) => return Err(error),
+            },
+        };
+        if let Some(tick) = chosen {
+            return self.fit(bits, period, tick, staleness);
+        }
+        let mut best = self.fit(bits, period, 1, staleness);
+        let mut tick = 10;
+        while tick <= MAX_AUTOMATIC_TICK {
+            let other = self.fit(bits, period, tick, staleness);
+            match (&best, &other) {
+                (Ok(best), _) if horizon(best) >= settings::FAR_ENOUGH => break,
+                (Ok(best), Ok(other)) if horizon(best) >= horizon(other) => {}
+                (Ok(_), Err(_)) => {}
+                (Err(best), Err(other)) if !other.asks_less_than(best) => {}
+                _ => best = other,
+            }
+            tick *= 10;
+        }
+        best
+    }
+
+    /// The lattice for one choice of tick, or the burst that would fit.
+    const fn fit(
+        &self,
+        bits: u32,
+        period: u64,
+        tick: u64,
+        staleness: Option<u64>,
+    ) -> Result<(Lattice, u64), SettingsError> {
+        let range = 1u128 << bits;
+        // The rate for each tick, in lowest terms.
+        let gain = self.rate.permits() as u128 * tick as u128;
+        let divisor = settings::gcd(gain, period as u128);
+        let (gain, cost) = (gain / divisor, period as u128 / divisor);
+        let scale = Scale { step: tick, gain };
+        let full = match (self.burst as u128).checked_mul(cost) {
+            Some(full) => full,
+            None => u128::MAX,
+        };
+        match settings::staleness(range, full, staleness, scale) {
+            Ok(late) => {
+                if self.debt > (range / 4 / cost) as u64 {
+                    let max = (range / 4 / cost) as u64;
+                    return Err(SettingsError::TooLarge { setting: Setting::Debt, max });
+                }
+                let debt = self.debt as u128 * cost;
+                let lattice = Lattice {
+                    gain: gain as u64,
+                    cost: cost as u64,
+                    full: full as u64,
+                    debt: debt as u64,
+                    behind: (range - late - debt) as u64,
+                    burst: self.burst,
+                    mask: (range - 1) as u64,
+                };
+                Ok((lattice, tick))
+            }
+            Err(Misfit::Staleness) => {
+                let max = (range / 4 / gain * tick as u128) as u64;
+                Err(SettingsError::TooLarge { setting: Setting::Staleness, max })
+            }
+            Err(Misfit::Second) => {
+                let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
+                // What any number of permits has in common with the period.
+                let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
+                Err(SettingsError::TooLarge { setting: Setting::Rate, max: max as u64 })
+            }
+            Err(Misfit::Reach) => {
+                Err(SettingsError::TooLarge { setting: Setting::Burst, max: (range / 4 / cost) as u64 })
+            }
+        }
+    }
+}
+
+/// The coarsest tick that is chosen by itself, ten seconds.
+const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
+
+/// The time after which positions repeat, in nanoseconds.
+const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {
+    if lattice.gain == 0 {
+        u128::MAX
+    } else {
+        (lattice.mask as u128 + 1) / lattice.gain as u128 * *tick as u128
+    }
+}

@@ -1,0 +1,216 @@
+//! A word of state, and settings that are exchanged while others decide by them.
+//!
+//! ```text
+//! word      era | mark | set | state       one atomic word; the last field is the limiter's own
+//! sets      two sets of settings           `set` says which one is in force; the other one may be being written
+//! writing   0 or 1                         whether somebody is writing it
+//! ```
+//!
+//! Who decides reads the word, the set in force, and then exchanges the word: it has changed if the set has. Who denies reads the word again
+//! instead. Who changes the settings claims `writing`, fills the other set, and exchanges the word for one with that set, a new era and
+//! the state turned into the new settings' terms; if somebody has decided meanwhile, it does so again.
+//!
+//! Invariant: while the word stays the same, so does the set that it names. Hence what was computed from a set that was being overwritten is
+//! never written and never told. Nobody waits: a second writer is told that the first one is busy.
+//!
+//! The era also tells receipts of one era from those of another; it repeats after 1,024 eras, or 16 in a word of 32 bits.
+
+use core::fmt;
+use core::hint::cold_path;
+use core::mem;
+
+use crate::SettingsError;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::fence;
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, Word};
+
+/// A state and two sets of `N` settings.
+#[derive(Debug)]
+pub(crate) struct Live<const N: usize, W: Word> {
+    word: AtomicWord<W>,
+    writing: AtomicWord<W>,
+    sets: [[AtomicWord<W>; N]; 2],
+}
+
+impl<const N: usize, W: Word> Live<N, W> {
+    /// Bits of the state.
+    pub(crate) const STATE_BITS: u32 = if W::BITS == 64 { 52 } else { 26 };
+    /// The bits of the state.
+    pub(crate) const STATE: u64 = u64::MAX >> (64 - Self::STATE_BITS);
+    const SET: u64 = 1 << Self::STATE_BITS;
+    /// A bit for the limiter's own use, above the state.
+    pub(crate) const MARK: u64 = Self::SET << 1;
+    /// One era.
+    pub(crate) const ERA: u64 = Self::SET << 2;
+
+    const_unless_loom! {
+        pub(crate) const fn new(settings: [u64; N], state: u64) -> Self {
+            #[cfg(not(loom))]
+            let mut sets = [const { [const { AtomicWord::new(0) }; N] }; 2];
+            #[cfg(loom)]
+            let mut sets: [[_; N]; 2] = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
+            let mut at = 0;
+            while at < N {
+                // An assignment would drop what was there, which a constant cannot.
+                mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
+                at += 1;
+            }
+            Self { word: AtomicWord::new(state & Self::STATE), writing: AtomicWord::new(0), sets }
+        }
+    }
+
+    /// The word, to decide by.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> u64 {
+        // Acquire: pairs with the release in `change`; the set that the word names has been written.
+        self.word.load(Acquire)
+    }
+
+    /// Setting `at` of the set that `word` names. Of no meaning if the word has changed meanwhile.
+    #[inline(always)]
+    pub(crate) fn setting(&self, word: u64, at: usize) -> u64 {
+        self.set(word)[at].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, word: u64) -> &[AtomicWord<W>; N] {
+        let [even, odd] = &self.sets;
+        if word & Self::SET == 0 {
+            even
+        } else {
+            // Not colder than the other: so that the compiler branches, and the loads need not wait for the word.
+            cold_path();
+            odd
+        }
+    }
+
+    /// Replaces `word` by `next`, if nobody has changed it since; else says what it is now.
+    #[inline(always)]
+    pub(crate) fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
+        // Relaxed on success: continues the release sequence of the change that set this era. Acquire on failure: as `load`.
+        self.word.compare_exchange_weak(word, next & W::MASK, Relaxed, Acquire).map(|_| ())
+    }
+
+    /// Whether the word is still `word`, so that what was computed from its settings holds; else says what it is now.
+    #[inline]
+    pub(crate) fn confirm(&self, word: u64) -> Result<(), u64> {
+        // Pairs with the release of the settings in `change`: whoever has read one that was being written sees that the word has changed.
+        fence(Acquire);
+        match self.word.load(Relaxed) {
+            same if same == word => Ok(()),
+            _ => Err(self.load()),
+        }
+    }
+
+    /// Changes settings and state together: `turn` makes new ones from the word.
+    ///
+    /// Lock-free: tried again for each decision that comes between.
+    pub(crate) fn change(
+        &self,
+        turn: impl Fn(u64) -> Result<([u64; N], u64), ChangeError>,
+    ) -> Result<(), ChangeError> {
+        // Acquire and release: one writer's stores to a set come after those of the one before.
+        while let Err(held) = self.writing.compare_exchange_weak(0, 1, Acquire, Relaxed) {
+            if held == 1 {
+                return Err(ChangeError::Busy);
+            }
+        }
+        let _done = Writing(&self.writing);
+        let mut word = self.load();
+        loop {
+            let (settings, state) = turn(word)?;
+            // Of the old word, the mark and the era.
+            let upper = (word ^ Self::SET) & !Self::STATE & W::MASK;
+            for (cell, setting) in self.set(upper).iter().zip(settings) {
+                // Release: pairs with the fence in `confirm`. Who reads this also sees that the word has left the set.
+                cell.store(setting, Release);
+            }
+            let next = upper.wrapping_add(Self::ERA) & W::MASK | state & Self::STATE;
+            // Release: pairs with the acquire in `load`.
+            match self.word.compare_exchange_weak(word, next, Release, Acquire) {
+                Ok(_) => return Ok(()),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+}
+
+/// A claim on the set that is not in force.
+struct Writing<'a, W: Word>(&'a AtomicWord<W>);
+
+impl<W: Word> Drop for Writing<'_, W> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
+/// Why a limiter's settings have not been changed.
+///
+/// ```
+/// use portcullis_core::{AdjustableBucket, Carry, ChangeError, Rate, Setting, SettingsError, Timestamp};
+///
+/// let bucket = AdjustableBucket::new(Rate::per_second(1), 5);
+/// let refused = bucket.adjust_at(Timestamp::ZERO, Rate::per_second(1), 0, Carry::Keep);
+/// assert_eq!(refused, Err(ChangeError::Settings(SettingsError::Zero { setting: Setting::Burst })));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Another thread, or one that this call has interrupted, is changing them. Nothing has changed; try again later.
+    Busy,
+    /// More is owed than the new settings can express; or `now` is older than the newest by more than they can. Nothing has changed; try
+    /// again later.
+    Owes,
+    /// The settings do not fit.
+    Settings(SettingsError),
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("the settings are being changed by somebody else: try again"),
+            Self::Owes => f.write_str("more is owed than the settings can express: try again later"),
+            Self::Settings(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ChangeError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Busy | Self::Owes => None,
+            Self::Settings(error) => Some(error),
+        }
+    }
+}
+
+/// What becomes of the permits in a limiter whose settings change.
+///
+/// ```
+/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+///
+/// let carried = |carry| {
+///     let bucket = AdjustableBucket::new(Rate::per_second(1), 10);
+///     bucket.try_acquire_at(Timestamp::ZERO, 4).unwrap();
+///     bucket.adjust_at(Timestamp::ZERO, Rate::per_second(1), 20, carry).unwrap();
+///     bucket.available_at(Timestamp::ZERO)
+/// };
+/// assert_eq!(carried(Carry::Keep), 6);
+/// assert_eq!(carried(Carry::Proportional), 12);
+/// assert_eq!(carried(Carry::Additive), 16);
+/// assert_eq!(carried(Carry::Reset), 20);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carry {
+    /// As many are available as before, at most the new capacity.
+    Keep,
+    /// The same share of the capacity is available, rounded down.
+    Proportional,
+    /// As many are in use as before: what the capacity grows by is available at once, and what it shrinks by is taken away.
+    Additive,
+    /// All of the new capacity is available.
+    Reset,
+}
+
+const _: () = assert!(size_of::<ChangeError>() <= 16);
