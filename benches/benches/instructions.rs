@@ -8,8 +8,8 @@ use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, ManualClock,
-    Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool,
+    Limiter, LimiterExt, ManualClock, Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -57,6 +57,13 @@ fn rested<L>(limiter: L) -> Case<L> {
 
 fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
     TokenBucket::builder(Rate::per_second(1_000), burst).build_on().expect("settings that fit")
+}
+
+fn adjustable<W: Word>(burst: u64) -> AdjustableBucket<W> {
+    TokenBucket::builder(Rate::per_second(1_000), burst)
+        .debt(burst)
+        .build_adjustable_on()
+        .expect("settings that fit")
 }
 
 fn fixed<W: Word>(limit: u64) -> FixedWindow<W> {
@@ -119,6 +126,8 @@ fn ask<L: Limiter>(case: &Case<L>) -> u64 {
 #[bench::concurrency_32(plenty(concurrency::<u32>(10)))]
 #[bench::counted_token_bucket(plenty(Counted::new(bucket::<u64>(2_000))))]
 #[bench::counted_concurrency(plenty(Counted::new(concurrency::<u64>(10))))]
+#[bench::adjustable_bucket(plenty(adjustable::<u64>(2_000)))]
+#[bench::adjustable_bucket_32(plenty(adjustable::<u32>(2_000)))]
 fn allow<L: Limiter>(case: Case<L>) -> u64 {
     ask(&case)
 }
@@ -134,6 +143,8 @@ fn allow<L: Limiter>(case: Case<L>) -> u64 {
 #[bench::concurrency(spent(concurrency::<u64>(10)))]
 #[bench::concurrency_32(spent(concurrency::<u32>(10)))]
 #[bench::counted_token_bucket(spent(Counted::new(bucket::<u64>(10))))]
+#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
+#[bench::adjustable_bucket_32(spent(adjustable::<u32>(10)))]
 fn deny<L: Limiter>(case: Case<L>) -> u64 {
     ask(&case)
 }
@@ -164,11 +175,70 @@ fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
 #[bench::fixed_window_32(spent(fixed::<u32>(10)))]
 #[bench::sliding_window(spent(sliding::<u64>(10)))]
 #[bench::sliding_window_32(spent(sliding::<u32>(10)))]
+#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
 fn retry<L: Limiter>(case: Case<L>) -> u64 {
     count(|i| {
         let denied = black_box(Denied::Exhausted { now: case.time(i), permits: 1 });
         matches!(black_box(black_box(case.limiter).retry(denied)), Retry::At(_))
     })
+}
+
+// Takes a permit, and gives it back as not used.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(plenty(bucket::<u64>(10)))]
+#[bench::fixed_window(plenty(fixed::<u64>(10)))]
+#[bench::sliding_window(plenty(sliding::<u64>(10)))]
+#[bench::adjustable_bucket(plenty(adjustable::<u64>(10)))]
+fn refund<L: Limiter>(case: Case<L>) -> u64 {
+    count(|i| {
+        let now = case.time(i);
+        let lease = black_box(case.limiter).try_acquire_at(now, black_box(1));
+        lease.is_ok_and(|mut lease| black_box(&mut lease).refund_at(now, black_box(1)) == Ok(1))
+    })
+}
+
+// Reserves a permit, and cancels.
+#[library_benchmark(teardown = all_granted)]
+#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
+fn reserve(case: Case<AdjustableBucket>) -> u64 {
+    count(|i| {
+        let now = case.time(i);
+        let reserved = black_box(case.limiter).reserve_at(now, black_box(1), black_box(WINDOW));
+        reserved.is_ok_and(|reserved| black_box(reserved).cancel_at(now) == 1)
+    })
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::adjustable_bucket(plenty(adjustable::<u64>(10)))]
+fn adjust(case: Case<AdjustableBucket>) -> u64 {
+    count(|i| {
+        let (rate, burst) = black_box((Rate::per_second(2_000), 20));
+        black_box(case.limiter).adjust_at(case.time(i), rate, burst, Carry::Proportional).is_ok()
+    })
+}
+
+type Three = AllOf<(&'static TokenBucket, &'static TokenBucket, &'static TokenBucket)>;
+
+fn three(first: Case<TokenBucket>) -> Case<Three> {
+    let [second, third] = [2_000; 2].map(|burst| plenty(bucket(burst)).limiter);
+    plenty(AllOf::new((first.limiter, second, third)))
+}
+
+#[inline(always)]
+fn ask_three(case: &Case<Three>) -> u64 {
+    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(1)).is_ok())
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_buckets(three(plenty(bucket(2_000))))]
+fn allow_all_of_3(case: Case<Three>) -> u64 {
+    ask_three(&case)
+}
+
+#[library_benchmark(teardown = all_denied)]
+#[bench::token_buckets(three(spent(bucket(10))))]
+fn deny_all_of_3(case: Case<Three>) -> u64 {
+    ask_three(&case)
 }
 
 type Pool = LeasePool<Concurrency, 1_024>;
@@ -221,6 +291,21 @@ fn sweep((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
 
 library_benchmark_group!(
     name = hot_paths,
-    benchmarks = [allow, deny, roll, clocked, retry, cycle, claim, release, sweep]
+    benchmarks = [
+        allow,
+        deny,
+        roll,
+        clocked,
+        retry,
+        refund,
+        reserve,
+        adjust,
+        allow_all_of_3,
+        deny_all_of_3,
+        cycle,
+        claim,
+        release,
+        sweep
+    ]
 );
 main!(library_benchmark_groups = hot_paths);

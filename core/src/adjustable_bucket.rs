@@ -345,17 +345,19 @@ impl<W: Word> AdjustableBucket<W> {
         let tick = self.ticks.index(now);
         let mut word = self.live.load();
         'judge: loop {
-            let lattice = &self.lattice(word);
+            let setting = |at| self.live.setting(word, at);
             let decision = 'told: {
-                if u64::from(n) > lattice.burst {
-                    let capacity = lattice.burst as u32;
-                    break 'told Err(Denied::ExceedsCapacity { permits: n, capacity });
+                let burst = setting(BURST);
+                if u64::from(n) > burst {
+                    break 'told Err(Denied::ExceedsCapacity { permits: n, capacity: burst as u32 });
                 }
                 // A permit costs less than the range, but a torn setting may be anything.
-                let price = u64::from(n.max(1)).wrapping_mul(lattice.cost);
-                let (position, used) = (lattice.position(tick), word & Self::USED);
-                let denied = Denied::Exhausted { now, permits: n };
-                let left = left!(lattice, position, used, price, break 'told Err(denied));
+                let price = u64::from(n.max(1)).wrapping_mul(setting(COST));
+                let position = tick.wrapping_mul(setting(GAIN)) & Self::USED;
+                let (used, full) = (word & Self::USED, setting(FULL));
+                let denied = Err(Denied::Exhausted { now, permits: n });
+                let left =
+                    left!(position, used, price, full, Self::USED, setting(BEHIND), break 'told denied);
                 if n == 0 {
                     break 'told Ok(Receipt::NONE);
                 }
@@ -473,7 +475,7 @@ fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> 
         i128::from(new.full)
     } else {
         let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
-        i128::from(balance.available) * new_cost / old_cost - owed as i128
+        i128::from(balance.available) * new_cost / old_cost - owed.cast_signed()
     };
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
     let has = match carry {
@@ -488,7 +490,7 @@ fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> 
     if -has > i128::from(new.debt) + i128::from(new.staleness()) {
         return Err(ChangeError::Owes);
     }
-    Ok(new.position(tick).wrapping_sub(has as u64) & new.mask)
+    Ok(new.position(tick).wrapping_sub(has.cast_unsigned() as u64) & new.mask)
 }
 
 impl<W: Word> Limiter for AdjustableBucket<W> {

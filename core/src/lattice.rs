@@ -12,29 +12,30 @@ use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
 
 /// Where a bucket that is used up to `used` will be used up to by a take at `position`, or `$short`, which leaves, if there is not enough.
 ///
-/// A macro, so that a loop around it is left from here: with an `Option` in between the compiler makes two loops of it, and a denial dearer.
+/// A macro, so that a loop around it is left from here, and `$behind` is read only if need be: else the compiler makes a denial dearer.
 macro_rules! left {
-    ($lattice:expr, $position:expr, $used:expr, $price:expr, $short:expr) => {{
-        let (lattice, position, used, price) = ($lattice, $position, $used, $price);
+    ($position:expr, $used:expr, $price:expr, $full:expr, $mask:expr, $behind:expr, $short:expr) => {{
+        let (position, used, price, full, mask): (u64, u64, u64, u64, u64) =
+            ($position, $used, $price, $full, $mask);
         // The price is at most `full`. The compiler does not know, and so does not turn `target - used` below into `position -
         // (used + price)`, which would have the comparison wait for the sum.
-        let least: u64 = price.min(lattice.full);
-        let (target, most) = (position.wrapping_sub(least), lattice.full - least);
-        let distance = position.wrapping_sub(used) & lattice.mask;
+        let least = price.min(full);
+        let (target, most) = (position.wrapping_sub(least), full - least);
+        let distance = position.wrapping_sub(used) & mask;
         // What would be left: one comparison tells that there is enough, and not more than full.
-        let from = if target.wrapping_sub(used) & lattice.mask <= most {
+        let from = if target.wrapping_sub(used) & mask <= most {
             used
         } else if distance < price {
             $short
         } else {
             // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need not wait for the position.
             core::hint::cold_path();
-            if distance >= lattice.behind {
+            if distance >= $behind {
                 $short
             }
-            position.wrapping_sub(lattice.full)
+            position.wrapping_sub(full)
         };
-        from.wrapping_add(price) & lattice.mask
+        from.wrapping_add(price) & mask
     }};
 }
 pub(crate) use left;
@@ -86,7 +87,7 @@ impl Lattice {
     /// As [`left!`].
     #[inline(always)]
     pub(crate) fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
-        Some(left!(self, position, used, price, return None))
+        Some(left!(position, used, price, self.full, self.mask, self.behind, return None))
     }
 
     /// What a bucket used up to `used` has at `position`: available, or owed, and from where a take counts.

@@ -273,21 +273,20 @@ impl<W: Word> TokenBucket<W> {
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let lattice = self.lattice();
-        if u64::from(n) > lattice.burst {
+        if u64::from(n) > self.burst() {
             return Err(self.exceeds(n));
         }
-        let price = u64::from(n) * lattice.cost;
-        let position = self.position(now);
+        let price = u64::from(n) * self.cost.into();
+        let (position, full) = (self.position(now), self.full.into());
         let mut used = self.used.load(Relaxed);
+        let denied = Denied::Exhausted { now, permits: n };
         if price == 0 {
             // A probe, or no limit: nothing to write.
-            let enough = lattice.judge(position, used) >= lattice.cost;
-            return if enough { Ok(Receipt::NONE) } else { Err(Denied::Exhausted { now, permits: n }) };
+            let enough = self.lattice().judge(position, used) >= self.cost.into();
+            return if enough { Ok(Receipt::NONE) } else { Err(denied) };
         }
         loop {
-            let left =
-                left!(lattice, position, used, price, return Err(Denied::Exhausted { now, permits: n }));
+            let left = left!(position, used, price, full, W::MASK, self.behind.into(), return Err(denied));
             match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
                 Ok(_) => return Ok(Receipt::new(left)),
                 Err(newer) => used = newer,

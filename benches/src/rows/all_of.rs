@@ -10,19 +10,42 @@ use portcullis_core::{AllOf, Limits, Rate, Timestamp, TokenBucket};
 use crate::measure::{Contest, Contestant, Expected};
 
 pub(crate) fn rows() -> Vec<Contest> {
-    vec![Contest {
-        row: "all_of_3.allow",
-        threads: 1,
-        expected: Expected::Granted,
-        ours: granting(AllOf::new((bucket(), bucket(), bucket()))),
-        peers: vec![],
-    }]
+    (1..)
+        .zip(ROWS)
+        .map(|(n, row)| match n {
+            3 => (row, granting(AllOf::new((bucket(), bucket(), bucket())))),
+            _ => (row, array_of(n)),
+        })
+        .map(|(row, ours)| Contest { row, threads: 1, expected: Expected::Granted, ours, peers: vec![] })
+        .collect()
 }
 
-/// An array of `N` buckets.
-#[allow(dead_code)]
-pub(super) fn array_of<const N: usize>() -> Contestant {
-    granting(AllOf::new(array::from_fn::<_, N, _>(|_| bucket())))
+const ROWS: [&str; 8] = [
+    "all_of_1.allow",
+    "all_of_2.allow",
+    "all_of_3.allow",
+    "all_of_4.allow",
+    "all_of_5.allow",
+    "all_of_6.allow",
+    "all_of_7.allow",
+    "all_of_8.allow",
+];
+
+/// An array of `n` buckets, 1 to 8.
+pub(super) fn array_of(n: u32) -> Contestant {
+    fn array<const N: usize>() -> Contestant {
+        granting(AllOf::new(array::from_fn::<_, N, _>(|_| bucket())))
+    }
+    match n {
+        1 => array::<1>(),
+        2 => array::<2>(),
+        3 => array::<3>(),
+        4 => array::<4>(),
+        5 => array::<5>(),
+        6 => array::<6>(),
+        7 => array::<7>(),
+        _ => array::<8>(),
+    }
 }
 
 /// On a line of its own, as limits of different scope are.

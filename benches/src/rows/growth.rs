@@ -1,4 +1,4 @@
-//! What a cost does as something grows: threads, segments, permits. Measured for charts only.
+//! What a cost does as something grows: threads, segments, permits, limits. Measured for charts only.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use portcullis_core::{Concurrency, FixedWindow, LimiterExt, Rate, SlidingWindow, Timestamp, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected, Plan};
-use crate::rows::{concurrency, token_bucket};
+use crate::rows::{all_of, concurrency, token_bucket};
 
 /// A line in a chart: nanoseconds for each operation over what grows.
 pub(crate) struct Line {
@@ -47,7 +47,7 @@ const THREADS: &str = "threads";
 
 /// Measures all lines, those of one chart one after the other.
 pub(crate) fn lines(plan: &Plan) -> Vec<Line> {
-    [by_threads(plan), by_segments(plan), by_permits(plan)].into_iter().flatten().collect()
+    [by_threads(plan), by_segments(plan), by_permits(plan), by_limits(plan)].into_iter().flatten().collect()
 }
 
 /// All threads on one limiter; more of them than cores would measure the scheduler.
@@ -94,6 +94,11 @@ fn by_permits(plan: &Plan) -> Vec<Line> {
         line("sliding window", &|permits| granting(sliding(8), 2, permits)),
         line("concurrency", &|permits| granting(Concurrency::new(10_000), 1, permits)),
     ]
+}
+
+/// Token buckets judged as one.
+fn by_limits(plan: &Plan) -> Vec<Line> {
+    vec![Line::measure(plan, "limits", "all of", &[1, 2, 3, 4, 5, 6, 7, 8], &all_of::array_of)]
 }
 
 const WINDOW: Duration = Duration::from_millis(80);
