@@ -7,8 +7,8 @@
 #![allow(unsafe_code, reason = "a name that can be found in the assembly is an unsafe attribute")]
 
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, FixedWindow, Lease, LeaseId, LeasePool, SlidingWindow, StaleId,
-    Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, ClaimError, Concurrency, Denied, FixedWindow, Lease, LeaseId, LeasePool, SlidingWindow,
+    StaleId, Timestamp, TokenBucket, Unlimited,
 };
 
 macro_rules! acquires {
@@ -36,6 +36,8 @@ acquires! {
     concurrency_acquire: Concurrency;
     concurrency_32_acquire: Concurrency<u32>;
     unlimited_acquire: Unlimited;
+    adjustable_bucket_acquire: AdjustableBucket;
+    adjustable_bucket_32_acquire: AdjustableBucket<u32>;
 }
 
 macro_rules! drops {

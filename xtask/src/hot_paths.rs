@@ -33,6 +33,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("concurrency_drop", 1, &[]),
     path("concurrency_32_drop", 1, &[]),
     path("unlimited_acquire", 0, &[]),
+    path("adjustable_bucket_acquire", 1, &[]),
+    path("adjustable_bucket_32_acquire", 1, &[]),
     path("lease_pool_claim", 2, &["search"]),
     path("lease_pool_release", 2, &[]),
 ];
