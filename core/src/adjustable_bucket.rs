@@ -30,7 +30,7 @@ use crate::live::Live;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{NativeWord, Word};
-use crate::{Carry, ChangeError, Denied, Idle, Lease, Limiter, Rate, Receipt, Retry, Timestamp, TokenBucket};
+use crate::{Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket};
 
 /// A token bucket whose rate and burst can be changed while others take from it, and that can be reserved from ahead of time.
 ///
@@ -494,6 +494,11 @@ fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> 
 }
 
 impl<W: Word> Limiter for AdjustableBucket<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)

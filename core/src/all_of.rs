@@ -12,7 +12,8 @@
 //! panics. Nobody waits for anybody, so the order of the limits does not matter: two that
 //! name the same limits in opposite orders may deny each other for once, but cannot block each other.
 //!
-//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits.
+//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits. One that is
+//! named through different wrappers is asked through each, and looked at as if it were several.
 
 use core::fmt;
 use core::mem;
@@ -186,7 +187,14 @@ impl<T: Limits> AllOf<T> {
     pub fn explain_at(&self, now: Timestamp, n: u32) -> impl ExactSizeIterator<Item = Detail> {
         (0..self.limits.len()).map(move |index| {
             let limiter = self.limits.get(index).expect("an index less than the length");
-            Detail::of(limiter, now, self.times(limiter).saturating_mul(n))
+            match times_over(n, self.times(limiter)) {
+                Some(n) => Detail::of(limiter, now, n),
+                None => Detail {
+                    decision: Err(beyond_count(limiter)),
+                    available: limiter.available_at(now),
+                    retry: Retry::Never,
+                },
+            }
         })
     }
 
@@ -208,8 +216,10 @@ impl<T: Limits> AllOf<T> {
 
     /// How often a limiter is named.
     fn times(&self, limiter: &dyn Limiter) -> u32 {
-        let id = Some(limiter.id());
-        (0..self.limits.len()).map(|place| u32::from(self.limits.id(place) == id)).sum()
+        match limiter.id() {
+            None => 1,
+            id => (0..self.limits.len()).map(|place| u32::from(self.limits.id(place) == id)).sum(),
+        }
     }
 
     /// When the request that was denied should come back: the longest that any of the limits says, as they are now.
@@ -341,14 +351,17 @@ pub(crate) fn between<G, E>(
     available: impl Fn() -> u64,
     take: impl Fn(u32) -> Result<G, E>,
 ) -> Result<G, E> {
+    let mut most = max;
     loop {
-        let n = u32::try_from(available()).unwrap_or(u32::MAX).min(max);
+        let n = u32::try_from(available()).unwrap_or(u32::MAX).min(most);
         if n <= min.max(1) {
             return take(min.max(1));
         }
         if let Ok(granted) = take(n) {
             return Ok(granted);
         }
+        // Others were faster; or the limiter has reasons of its own, which fewer permits may meet.
+        most = if available() < n.into() { n - 1 } else { n / 2 };
     }
 }
 
@@ -360,14 +373,25 @@ fn grant_named_twice<T: Limits>(request: &Request<'_, T, false>) -> Result<(), D
 
 /// Whether no limiter is named twice.
 #[inline(always)]
-fn are_distinct(ids: &[LimiterId]) -> bool {
+fn are_distinct(ids: &[Option<LimiterId>]) -> bool {
     let mut distinct = true;
     for (place, id) in ids.iter().enumerate() {
         for before in &ids[..place] {
-            distinct &= before != id;
+            distinct &= id.is_none() || before != id;
         }
     }
     distinct
+}
+
+/// The permits to ask of a limiter that is named so often: a probe asks as a request for 1 would.
+fn times_over(n: u32, times: u32) -> Option<u32> {
+    if n == 0 && times > 1 { Some(times) } else { n.checked_mul(times) }
+}
+
+/// What a limiter says to a request for more permits than can be counted.
+fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
+    let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
+    Denied::ExceedsCapacity { permits: u32::MAX, capacity }
 }
 
 /// What is asked of all limits; `DISTINCT` if they are known to be different ones.
@@ -386,7 +410,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         if DISTINCT {
             return Some(1);
         }
-        let id = limiter.id();
+        let Some(id) = limiter.id() else { return Some(1) };
         let mut times = 0;
         for place in 0..self.whole.len() {
             if self.whole.id(place) == Some(id) {
@@ -402,13 +426,9 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     #[inline(always)]
     fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<Plan, DeniedBy> {
         let Some(times) = self.share(index, limiter) else { return Ok(Plan::NONE) };
-        let looked = match self.n.checked_mul(times) {
-            Some(0) if times > 1 => limiter.peek_at(self.now, times),
+        let looked = match times_over(self.n, times) {
             Some(n) => limiter.peek_at(self.now, n),
-            None => {
-                let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
-                Err(Denied::ExceedsCapacity { permits: u32::MAX, capacity })
-            }
+            None => Err(beyond_count(limiter)),
         };
         looked.map_err(|denied| DeniedBy { index, permits: self.n, denied })
     }
@@ -572,7 +592,7 @@ macro_rules! tuple {
             #[inline(always)]
             fn id(&self, index: usize) -> Option<LimiterId> {
                 match index {
-                    $($index => Some(self.$index.id()),)+
+                    $($index => self.$index.id(),)+
                     _ => None,
                 }
             }
@@ -626,12 +646,11 @@ impl<L: Limiter> Walk for [L] {
     type Plans = ();
     #[inline(always)]
     fn id(&self, index: usize) -> Option<LimiterId> {
-        self.get(index).map(Limiter::id)
+        self.get(index).and_then(Limiter::id)
     }
     fn are_distinct(&self) -> bool {
         let named_before = |(place, limiter): (usize, &L)| {
-            let id = limiter.id();
-            self.iter().take(place).any(|before| before.id() == id)
+            limiter.id().is_some_and(|id| self.iter().take(place).any(|before| before.id() == Some(id)))
         };
         !self.iter().enumerate().any(named_before)
     }

@@ -17,7 +17,7 @@
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`] is dropped.
 ///
@@ -260,6 +260,11 @@ impl<W: Word> Concurrency<W> {
 const LIMIT_AT: u32 = 2;
 
 impl<W: Word> Limiter for Concurrency<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)

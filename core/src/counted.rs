@@ -149,8 +149,8 @@ impl<L: Limiter> Limiter for Counted<L> {
         self.limiter.refund_at(now, n, receipt)
     }
 
-    fn id(&self) -> LimiterId {
-        self.limiter.id()
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::around(self, &self.limiter)
     }
 
     #[inline]

@@ -41,7 +41,7 @@ pub enum Denied {
         /// The most that one request can ask for.
         capacity: u32,
     },
-    /// A penalty is on at `now`: requests are denied for a time, whatever the limiter would say.
+    /// A [`Penalty`](crate::Penalty) is on at `now`: requests are denied for a time, whatever the limiter would say.
     Penalized {
         /// The instant that the request was judged at.
         now: Timestamp,

@@ -22,7 +22,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A fixed window: at most `limit` permits in each window.
 ///
@@ -64,7 +64,7 @@ pub struct FixedWindow<W: Word = NativeWord> {
     span: W,
     /// Positions: windows, or the ticks that a start is rounded up to.
     grid: Grid,
-    /// Whether a start that lies within a position is rounded up.
+    /// Whether the first request starts a window, and a start that lies within a position is rounded up.
     rounded: bool,
 }
 
@@ -281,7 +281,13 @@ impl<W: Word> FixedWindow<W> {
             if end != receipt.note() || count < n.into() {
                 return 0;
             }
-            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
+            let less = if self.rounded && count == n.into() {
+                // Nobody has started the window after all: it ends where it began, and the next request starts another one.
+                end.wrapping_sub(self.span.into()) & W::MASK
+            } else {
+                state - u64::from(n)
+            };
+            match self.state.compare_exchange_weak(state, less, Relaxed, Relaxed) {
                 Ok(_) => return n,
                 Err(newer) => state = newer,
             }
@@ -290,6 +296,11 @@ impl<W: Word> FixedWindow<W> {
 }
 
 impl<W: Word> Limiter for FixedWindow<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)

@@ -120,7 +120,7 @@ where
     /// only what was not given back.
     ///
     /// See [`Limiter::refund_at`] of each limiter for how many those are. Permits that were [merged](Self::merge)
-    /// from another lease come back by time.
+    /// in from another grant, or [split](Self::split) off, come back by release or by time alone.
     ///
     /// # Errors
     ///
@@ -144,13 +144,13 @@ where
         let receipted = n.min(self.receipted);
         self.permits = rest;
         self.receipted -= receipted;
+        if n > receipted {
+            self.limiter.release(n - receipted);
+        }
         let refunded = match receipted {
             0 => 0,
             _ => self.limiter.refund_at(now, receipted, &mut self.receipt),
         };
-        if n > receipted {
-            self.limiter.release(n - receipted);
-        }
         Ok(refunded)
     }
 
@@ -177,9 +177,10 @@ where
             return Err(TooFewHeld { held: self.permits });
         };
         let limiter = self.limiter.clone();
-        let receipted = n.min(self.receipted);
         self.permits = rest;
-        self.receipted -= receipted;
+        // Two leases with one receipt could each take back what the other one did: it stays, unless nothing else does.
+        let receipted = if rest == 0 { self.receipted } else { 0 };
+        self.receipted = self.receipted.min(rest);
         Ok(Self { limiter, permits: n, receipted, receipt: self.receipt })
     }
 

@@ -62,7 +62,7 @@ pub trait Limiter {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
     /// What [`take_at`](Self::take_at) would say, without any effect: not even where a denial has one, as in a
-    /// penalty.
+    /// [`Penalty`](crate::Penalty).
     ///
     /// By default judged by [`available_at`](Self::available_at) and [`capacity`](Self::capacity).
     ///
@@ -123,10 +123,11 @@ pub trait Limiter {
         u64::MAX
     }
 
-    /// Which limiter this is, for those who must not ask the same one twice: the address of the limiter itself, behind all handles and
-    /// wrappers. A wrapper returns the id of the limiter that it wraps.
-    fn id(&self) -> LimiterId {
-        LimiterId(core::ptr::from_ref(self).cast::<()>().addr())
+    /// Which limiter this is, so that one that is named twice can be asked for all at once. By default unknown, and then it is asked twice.
+    ///
+    /// A limiter with a state of its own returns [`LimiterId::of`] itself, one that wraps another [`LimiterId::around`].
+    fn id(&self) -> Option<LimiterId> {
+        None
     }
 
     /// Whether the limiter is as good as new at `now`. By default unknown, which counts as in use.
@@ -251,11 +252,44 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 /// use portcullis_core::{Concurrency, Counted, Limiter};
 /// let limit = Counted::new(Concurrency::new(1));
 /// assert_eq!(limit.id(), (&&limit).id());
-/// assert_eq!(limit.id(), limit.limiter().id());
+/// assert_ne!(limit.id(), limit.limiter().id(), "who asks through the wrapper is counted");
 /// assert_ne!(limit.id(), Concurrency::new(1).id());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LimiterId(usize);
+pub struct LimiterId {
+    address: usize,
+    /// Wrappers around the limiter: the outermost may lie where the limiter in it lies.
+    wrappers: usize,
+}
+
+impl LimiterId {
+    /// A limiter by its address; of a type that has no size, none: it may lie where another one lies.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterId, Unlimited};
+    /// assert_eq!(LimiterId::of(&7), LimiterId::of(&7).or(None));
+    /// assert_eq!(LimiterId::of(&Unlimited), None);
+    /// ```
+    #[inline]
+    pub fn of<L>(limiter: &L) -> Option<Self> {
+        let address = core::ptr::from_ref(limiter).addr();
+        if size_of::<L>() == 0 { None } else { Some(Self { address, wrappers: 0 }) }
+    }
+
+    /// A wrapper by its address, around a limiter that may have an id.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter, LimiterId};
+    /// struct Logged(Concurrency);
+    /// let logged = Logged(Concurrency::new(1));
+    /// assert_ne!(LimiterId::around(&logged, &logged.0), logged.0.id());
+    /// ```
+    #[inline]
+    pub fn around<W, L: Limiter + ?Sized>(wrapper: &W, limiter: &L) -> Option<Self> {
+        let Self { wrappers, .. } = limiter.id()?;
+        Some(Self { wrappers: wrappers + 1, ..Self::of(wrapper)? })
+    }
+}
 
 /// Whether a limiter is as good as new: nothing taken that has not come back.
 ///
@@ -313,7 +347,7 @@ macro_rules! forward {
                 self.deref().refund_at(now, n, receipt)
             }
             #[inline]
-            fn id(&self) -> LimiterId {
+            fn id(&self) -> Option<LimiterId> {
                 self.deref().id()
             }
             #[inline]

@@ -16,6 +16,8 @@
 //! - *re-tag* a slot whose segment has left the window: `(old, count) -> (new, 0)`; whoever wins it owes `count` to the total.
 //! - *roll*: after re-tagging all such slots, `(epoch, total) -> (max(epoch, e), total - owed)`.
 //!
+//! The limit is a word beside these: a take reads it once, and the total may be above it where it was lowered.
+//!
 //! Until a roll has paid what it owes, the total is too high: others are denied, never admitted wrongly.
 
 use core::hint::cold_path;
@@ -28,7 +30,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A sliding window in segments: at most `limit` permits in any `segments` consecutive segments of a window.
 ///
@@ -47,6 +49,9 @@ use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError
 /// compare-exchange for each segment that has left the window and one for all. A denial writes nothing, unless it has lost a
 /// race for the first permits of a new segment: then at most the roll. Lock-free. (A thread that is ended, not just paused, in
 /// the middle of a grant or a roll takes with it what it had not given back yet.)
+///
+/// **Live limit.** The limit can be [changed](Self::set_limit) while others take, up to a largest one; the window and its segments stay as they
+/// are built. Takes cost no more for it.
 ///
 /// **Ordering.** Takes acquire and rolls release, so that a count always lands in a slot that was re-tagged before; see
 /// `docs/memory-ordering.md`.
@@ -75,7 +80,9 @@ use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Setting, SettingsError
 #[derive(Debug)]
 pub struct SlidingWindow<const MAX_SEGMENTS: usize, W: Word = NativeWord> {
     state: AtomicWord<W>,
+    /// Laid out for the largest limit that may be set.
     layout: Stamped<W>,
+    limit: AtomicWord<W>,
     /// `window / segments` in lowest terms is the grid's step for each `scale` segments.
     grid: Grid,
     scale: u64,
@@ -122,6 +129,7 @@ impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
             limit,
             window,
             segments,
+            max_limit: None,
             strict: false,
             origin: Timestamp::ZERO,
             staleness: None,
@@ -165,11 +173,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// assert_eq!(limit.available_at(Timestamp::ZERO), 2);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let state = self.state.load(Acquire);
-        let epoch = self.epoch(now);
-        let total = self.total(self.layout.stamp(epoch), state);
-        let expired = if self.passed(epoch, state) > 0 { self.expired(epoch) } else { 0 };
-        self.limit() - total.saturating_sub(expired).min(self.limit())
+        self.within(self.limit(), now)
     }
 
     /// Whether all permits are available at `now`, and since when.
@@ -183,7 +187,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::from_secs(5)));
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.available_at(now) < self.limit() {
+        let limit = self.limit();
+        if self.within(limit, now) < limit {
             return Idle::InUse;
         }
         let state = self.state.load(Relaxed);
@@ -195,7 +200,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// The permits in a window.
+    /// The permits in a window, as it is set now.
     ///
     /// ```
     /// # use portcullis_core::SlidingWindow;
@@ -203,7 +208,50 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// assert_eq!(SlidingWindow::<4>::new(2, Duration::from_secs(4), 4).limit(), 2);
     /// ```
     pub fn limit(&self) -> u64 {
-        self.layout.limit()
+        self.limit.load(Relaxed)
+    }
+
+    /// Changes the limit, 1 to [`max_limit`](SlidingWindowBuilder::max_limit), and returns the old one. What counts in the window stays counted: where
+    /// that is more than the new limit, nothing is granted until enough of it has left the window.
+    ///
+    /// A take is judged by one limit, which it reads when it begins. So one that runs at the same time as the change may be granted what the old limit
+    /// leaves, also after this has returned, and the window then holds no more than the old limit. A take that happens after this has returned is
+    /// granted only what the new limit leaves. The window's length and its segments cannot be changed: the ring counts by them.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`] if it is zero or too large. Nothing has changed then.
+    ///
+    /// # Cost
+    ///
+    /// One atomic exchange, in a word of its own: takes do not fail because of it. Lock-free.
+    ///
+    /// ```
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::builder(2, Duration::from_secs(4), 4).max_limit(9).build()?;
+    /// let now = Timestamp::ZERO;
+    /// assert_eq!(limit.set_limit(5)?, 2);
+    /// assert!(limit.try_acquire_at(now, 4).is_ok());
+    /// assert_eq!(limit.set_limit(3)?, 5);
+    /// assert_eq!(limit.available_at(now), 0);
+    /// assert_eq!(limit.available_at(Timestamp::from_secs(4)), 3);
+    /// assert!(limit.set_limit(10).is_err());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn set_limit(&self, limit: u64) -> Result<u64, SettingsError> {
+        if limit == 0 {
+            return Err(SettingsError::Zero { setting: Setting::Limit });
+        }
+        if limit > self.layout.limit() {
+            return Err(SettingsError::TooLarge { setting: Setting::Limit, max: self.layout.limit() });
+        }
+        let mut old = self.limit.load(Relaxed);
+        // Relaxed: a limit carries no data, and whether a call begins after this is for other accesses to tell.
+        while let Err(newer) = self.limit.compare_exchange_weak(old, limit, Relaxed, Relaxed) {
+            old = newer;
+        }
+        Ok(old)
     }
 
     /// The segments in a window.
@@ -270,34 +318,48 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.layout.distance(self.layout.stamp(epoch), self.layout.split(state).1)
     }
 
-    /// The permits that count in the state; for a `now` that is too late, all.
+    /// The permits that `limit` leaves at `now`.
+    fn within(&self, limit: u64, now: Timestamp) -> u64 {
+        let state = self.state.load(Acquire);
+        let epoch = self.epoch(now);
+        let total = self.total(self.layout.stamp(epoch), state);
+        let expired = if self.passed(epoch, state) > 0 { self.expired(epoch) } else { 0 };
+        limit.saturating_sub(total.saturating_sub(expired))
+    }
+
+    /// The permits that count in the state; for a `now` that is too late, any number.
     #[inline(always)]
     fn total(&self, stamp: u64, state: u64) -> u64 {
         let (total, at) = self.layout.split(state);
-        if self.layout.too_late(stamp, at) > 0 { self.limit() } else { total }
+        if self.layout.too_late(stamp, at) > 0 { u64::MAX } else { total }
     }
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if u64::from(n) > self.limit() {
+        // Once, so that one limit judges the whole call.
+        let limit = self.limit();
+        if u64::from(n) > limit {
             // The limit is less than `n`, so it fits.
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: limit as u32 });
         }
         let wanted = u64::from(n.max(1));
+        // The most that may be counted already. One comparison tells that it is, and which epoch is: a word with any other stamp differs from `stamp` by more
+        // than a count can be.
+        let most = limit - wanted;
         let epoch = self.epoch(now);
         let (stamp, newest) = (self.layout.stamp(epoch), self.slots.divide(epoch).1);
         // Acquire: pairs with the release of the roll that set this epoch, so that the add below meets the slot that it re-tagged, and no
         // slot that it has paid for is counted as expired once more.
         let mut state = self.state.load(Acquire);
         loop {
-            let (decides, slot) = if self.layout.fits(state, stamp, wanted) {
+            let (decides, slot) = if state.wrapping_sub(stamp) & W::MASK <= most {
                 (epoch, newest)
             } else {
                 cold_path();
                 let total = self.total(stamp, state);
                 let passed = self.passed(epoch, state);
                 let expired = if passed > 0 { self.expired(epoch) } else { 0 };
-                if total.saturating_sub(expired) + wanted > self.limit() {
+                if total.saturating_sub(expired) > most {
                     return Err(Denied::Exhausted { now, permits: n });
                 }
                 if passed > 0 && n > 0 {
@@ -425,6 +487,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 }
 
 impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS, W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
@@ -450,10 +517,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     fn retry(&self, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         let wanted = u64::from(permits.max(1));
-        if wanted > self.limit() {
+        let limit = self.limit();
+        if wanted > limit {
             return Retry::Never;
         }
-        if self.available_at(now) >= wanted {
+        if self.within(limit, now) >= wanted {
             return Retry::At(now);
         }
         let state = self.state.load(Acquire);
@@ -472,7 +540,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
                 let counted = self.layout.distance(leaves, tag) == self.slots.step().cast_signed();
                 remaining = remaining.saturating_sub(if counted { count } else { 0 });
             }
-            if remaining + wanted <= self.limit() || ahead == self.slots.step() {
+            if remaining + wanted <= limit || ahead == self.slots.step() {
                 return self.start(next).map_or(Retry::Never, Retry::At);
             }
         }
@@ -499,6 +567,7 @@ pub struct SlidingWindowBuilder<const MAX_SEGMENTS: usize> {
     limit: u64,
     window: Duration,
     segments: u32,
+    max_limit: Option<u64>,
     strict: bool,
     origin: Timestamp,
     staleness: Option<Duration>,
@@ -518,6 +587,20 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     /// ```
     pub const fn strict(mut self) -> Self {
         self.strict = true;
+        self
+    }
+
+    /// The largest limit that may be [set](SlidingWindow::set_limit) later on. It takes bits of the horizon. Default: the limit that it is built with.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::SlidingWindow;
+    /// let limit = SlidingWindow::<3>::builder(1, Duration::from_secs(2), 2).max_limit(1_000).build()?;
+    /// assert_eq!(limit.set_limit(1_000), Ok(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn max_limit(mut self, max_limit: u64) -> Self {
+        self.max_limit = Some(max_limit);
         self
     }
 
@@ -561,8 +644,8 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for
-        /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, of less than
+        /// [`SettingsError`] names the setting and its bound: a limit of zero, more than the largest one that may be set, or one of these so large
+        /// that it leaves too few bits for the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292 years, of less than
         /// 1 ns for each segment, or of more than 584 years divided by the segments (if they have no divisor in common), a staleness under 1 s or too long.
         ///
         /// ```
@@ -592,6 +675,13 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<SlidingWindow<MAX_SEGMENTS, W>, SettingsError> {
+            let max_limit = match self.max_limit {
+                Some(max) if self.limit > max => {
+                    return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
+                }
+                Some(max) if self.limit > 0 => max,
+                _ => self.limit,
+            };
             let room = MAX_SEGMENTS.saturating_sub(self.strict as usize) as u64;
             if self.segments == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Segments });
@@ -619,13 +709,14 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
             }
             let length = segments + self.strict as u64;
             // Rounded down, so that at least as many are counted in a second as there are.
-            let layout = match Stamped::new(self.limit, window / segments, length, staleness) {
+            let layout = match Stamped::new(max_limit, window / segments, length, staleness) {
                 Ok(layout) => layout,
                 Err(error) => return Err(error),
             };
             Ok(SlidingWindow {
                 state: AtomicWord::new(0),
                 layout,
+                limit: AtomicWord::new(self.limit),
                 grid: Grid::new(self.origin, step),
                 scale,
                 slots: Grid::new(Timestamp::ZERO, length),

@@ -32,7 +32,7 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    AdjustableBucket, Denied, Idle, Lease, Limiter, Plan, Rate, Receipt, Retry, Setting, SettingsError,
+    AdjustableBucket, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting, SettingsError,
     Timestamp,
 };
 
@@ -363,6 +363,11 @@ impl<W: Word> TokenBucket<W> {
 }
 
 impl<W: Word> Limiter for TokenBucket<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)

@@ -7,8 +7,8 @@ use std::alloc::System;
 
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter, LimiterExt, ManualClock,
-    Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter, LimiterExt,
+    ManualClock, Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 thread_local! {
@@ -66,6 +66,10 @@ fn ask_everything(limiter: &dyn Limiter) {
                 }
             }
             let _ = (limiter.available_at(now), limiter.capacity(), limiter.idle_at(now));
+            let _ = (limiter.explain_at(now, n).is_allowed(), limiter.peek_at(now, n), limiter.id());
+            if let Ok(mut lease) = limiter.try_acquire_between_at(now, 1, n.min(9)) {
+                let _ = lease.refund_at(now, 1);
+            }
         }
     }
 }
@@ -82,6 +86,30 @@ fn limiters<W: Word>() {
     ask_everything(&SlidingWindow::<8>::builder(3, second, 8).build_on::<W>().unwrap());
     ask_everything(&SlidingWindow::<8>::builder(3, second, 7).strict().build_on::<W>().unwrap());
     ask_everything(&Concurrency::<W>::try_new(3).unwrap());
+    let adjustable = TokenBucket::builder(rate, 3).debt(3).build_adjustable_on::<W>().unwrap();
+    ask_everything(&adjustable);
+    adjustable.adjust_at(at(1), rate, 4, Carry::Additive).unwrap();
+    assert!(adjustable.adjust_at(at(1), rate, 0, Carry::Keep).is_err());
+    if let Ok(reserved) = adjustable.reserve_at(at(1), 1, second) {
+        let _ = reserved.cancel_at(at(1));
+    }
+}
+
+#[test]
+fn no_composition_allocates() {
+    let count = allocations(|| {
+        let (bucket, limit) = (TokenBucket::new(Rate::per_second(1), 2), Concurrency::new(2));
+        let limits = AllOf::new((&bucket, &limit, &limit));
+        let lease = limits.try_acquire_at(at(0), 1).unwrap();
+        let denied = limits.try_acquire_at(at(0), 1).unwrap_err();
+        let _ = (limits.retry(denied), limits.available_at(at(0)), limits.peek_at(at(0), 1));
+        assert_eq!(limits.explain_at(at(0), 1).filter(portcullis_core::Detail::is_allowed).count(), 1);
+        drop(lease);
+        let many = [const { Concurrency::new(3) }; 20];
+        assert_eq!(AllOf::new(&many[..]).try_acquire_between_at(at(0), 1, 9).unwrap().permits(), 3);
+        let _ = limit.drain_at(at(0));
+    });
+    assert_eq!(count, 0);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use core::ptr;
 use core::time::Duration;
 
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, StaleId, Timestamp,
-    TokenBucket, metadata,
+    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow,
+    StaleId, Timestamp, TokenBucket, metadata,
 };
 
 /// A value on pages of its own, which can be read and not written.
@@ -109,6 +109,36 @@ fn a_token_bucket_denies_without_writing() {
     narrow.take_at(at(5_000), 3).unwrap();
     // Late as well.
     denies_without_writing(narrow, at(4_000), Some(at(6_000)));
+}
+
+#[test]
+fn an_adjustable_bucket_denies_without_writing() {
+    let at = Timestamp::from_millis;
+    let bucket = AdjustableBucket::new(Rate::per_second(1), 3);
+    bucket.take_at(at(0), 3).unwrap();
+    denies_without_writing(bucket, at(999), Some(at(1_000)));
+
+    let builder = TokenBucket::builder(Rate::per_second(1), 3).debt(3);
+    let narrow = builder.build_adjustable_on::<u32>().unwrap();
+    narrow.force_at(at(5_000), 5).unwrap();
+    denies_without_writing(narrow, at(7_999), Some(at(8_000)));
+}
+
+#[test]
+fn all_of_many_limits_deny_without_writing() {
+    let at = Timestamp::from_millis;
+    let (bucket, window) = (TokenBucket::new(Rate::per_second(1), 3), FixedWindow::new(9, SECOND));
+    bucket.take_at(at(0), 3).unwrap();
+    let limits = ReadOnly::new((window, bucket));
+    let all = AllOf::new(limits.get());
+    for _ in 0..DENIALS {
+        let denied = all.try_acquire_at(at(999), 1).expect_err("nothing left in the bucket");
+        assert_eq!(denied.index, 1);
+        black_box(all.retry(denied));
+    }
+    assert_eq!(all.available_at(at(999)), 0);
+    let signal = limits.signal_of(|limits| drop(AllOf::new(limits).try_acquire_at(at(1_000), 1)));
+    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
 }
 
 #[test]

@@ -26,8 +26,8 @@ mod interrupted {
     use std::time::Instant;
 
     use portcullis_core::{
-        Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
-        Word,
+        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter,
+        Rate, SlidingWindow, Timestamp, TokenBucket, Word,
     };
 
     /// Something that two contexts use at once, and what must hold of it.
@@ -207,6 +207,95 @@ mod interrupted {
         }
     }
 
+    /// A bucket whose settings main thread and handler both change, each in the middle of what the other one does.
+    struct Adjusted {
+        bucket: AdjustableBucket,
+        granted: AtomicU64,
+        /// Changes of the handler that came in the middle of one of the main thread's.
+        busy: AtomicU64,
+    }
+
+    impl Adjusted {
+        fn now() -> Timestamp {
+            Timestamp::from_nanos(NOW.fetch_add(1, Relaxed))
+        }
+
+        fn take(&self) {
+            if self.bucket.try_acquire_at(Self::now(), 1).is_ok() {
+                self.granted.fetch_add(1, Relaxed);
+            }
+        }
+
+        /// Another burst, at the same rate.
+        fn adjust(&self, burst: u64) {
+            match self.bucket.adjust_at(Self::now(), BUCKET, burst, Carry::Keep) {
+                Ok(()) => {}
+                Err(ChangeError::Busy) => _ = self.busy.fetch_add(1, Relaxed),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    impl Subject for Adjusted {
+        fn name(&self) -> &'static str {
+            "adjustable bucket"
+        }
+
+        fn work(&self) {
+            call(|| self.take());
+            call(|| self.adjust(3));
+            let reserved = self.bucket.reserve_at(Self::now(), 1, Duration::from_nanos(5));
+            if let Ok(reserved) = reserved {
+                let permits = reserved.permits();
+                let back = call(|| reserved.cancel_at(Self::now()));
+                // What does not come back counts as used.
+                self.granted.fetch_add((permits - back).into(), Relaxed);
+            }
+        }
+
+        fn interrupt(&self) {
+            self.take();
+            self.adjust(5);
+            self.take();
+        }
+
+        fn check(&self) {
+            let (granted, bound) = (self.granted.load(Relaxed), by_rate(NOW.load(Relaxed) + 10));
+            assert!(granted <= bound, "{granted} granted, {bound} at most");
+            // Changes to the smaller burst lose what does not fit.
+            assert!(4 * granted + 100 >= bound, "{granted} granted of {bound}");
+            assert!(self.busy.load(Relaxed) > 0, "no change was interrupted by another one");
+        }
+    }
+
+    /// Two limits judged as one, by main thread and handler in opposite orders.
+    struct Pair {
+        first: Concurrency,
+        second: Concurrency,
+    }
+
+    impl Subject for Pair {
+        fn name(&self) -> &'static str {
+            "two limits as one"
+        }
+
+        fn work(&self) {
+            let limits = AllOf::new((&self.first, &self.second));
+            let lease = call(|| limits.try_acquire_at(Timestamp::ZERO, 2));
+            call(|| drop(lease));
+        }
+
+        fn interrupt(&self) {
+            let lease = AllOf::new((&self.second, &self.first)).into_lease_at(Timestamp::ZERO, 1);
+            assert!(self.first.in_use() <= 2 && self.second.in_use() <= 2);
+            drop(lease);
+        }
+
+        fn check(&self) {
+            assert_eq!((self.first.in_use(), self.second.in_use()), (0, 0), "permits were lost");
+        }
+    }
+
     const fn replenishing<L>(name: &'static str, limiter: L, bound: fn(u64) -> u64) -> Replenishing<L> {
         Replenishing { name, limiter, bound, granted: AtomicU64::new(0) }
     }
@@ -278,7 +367,18 @@ mod interrupted {
         held: AtomicU64::new(NONE),
     };
 
-    static SUBJECTS: [&dyn Subject; 9] = [
+    static ADJUSTED: Adjusted = Adjusted {
+        bucket: match TokenBucket::builder(BUCKET, 5).tick(Duration::from_nanos(1)).debt(9).build_adjustable()
+        {
+            Ok(bucket) => bucket,
+            Err(_) => panic!("does not fit"),
+        },
+        granted: AtomicU64::new(0),
+        busy: AtomicU64::new(0),
+    };
+    static PAIR: Pair = Pair { first: Concurrency::new(2), second: Concurrency::new(2) };
+
+    static SUBJECTS: [&dyn Subject; 11] = [
         &BUCKET_64,
         &BUCKET_32,
         &FIXED_64,
@@ -288,6 +388,8 @@ mod interrupted {
         &PERMITS_64,
         &PERMITS_32,
         &POOL,
+        &ADJUSTED,
+        &PAIR,
     ];
 
     /// Sends the process a SIGALRM every so many microseconds, or no more.

@@ -1,0 +1,626 @@
+//! State: one word, `end | count` (see [`stamped`](crate::stamped)): until when, and the permits taken in the window that ends
+//! then; or, in place of a count, `limit + 1` while all are denied.
+//!
+//! ```text
+//!   first         exceeds           first                 first    exceeds
+//!     |-- window ----|- - -|          |---- window ----|    |-- window |- - - - -|
+//!   --|              |---- wait ----|--                |----|          |- wait -|--- first
+//!        count 1..limit   limit + 1   1..limit                1..limit   limit + 1
+//! ```
+//!
+//! Invariant: a count of at most the limit is what was granted since the start of the window that ends at `end`. Four
+//! transitions, each one compare-exchange: a take before `end` adds to the count; a take at or after it starts a window; a
+//! request that exceeds the limit before `end` replaces both by the end of a wait and the mark; a refund in its own window takes
+//! off the count.
+//!
+//! A wait is reckoned from the later of its request and the start of the window, which is known from its end, so that late
+//! requests cannot bring two starts closer together.
+
+use core::time::Duration;
+
+use crate::grid::Grid;
+use crate::settings;
+use crate::stamped::Stamped;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::timestamp::saturating_duration;
+use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
+
+/// A window that the first request starts, and that denies everything for a `wait` once it is exceeded.
+///
+/// At most `limit` permits are granted in a window of length `period`, which begins with the first request that is granted. The
+/// request that exceeds the limit is denied, and starts the wait: until it is over, every request is denied. Requests in the
+/// wait do not prolong it. When it is over the count begins anew, with the next request that is granted, also if that lies
+/// inside the period. Without a wait, it is the rest of the period.
+///
+/// Exceeding counts requests, not permits: one for more than are left, if not more than the limit, starts the wait as well. One
+/// for more than the limit is an error of the caller's, and a probe (`n = 0`) or a look ([`peek_at`](Limiter::peek_at)) asks for
+/// nothing: these never start it.
+///
+/// **Bound.** At most `limit` permits from one fresh start to the next, and two fresh starts lie at least m apart, the shorter
+/// of period and wait (the period, if there is no wait). So in a span of time t, at most `limit * (1 + ceil(t / m))`: twice the
+/// limit in a span of m, around an edge.
+///
+/// A start counts at the `now` of the request that makes it. A wait that is shorter than the period ends the window early:
+/// requests that are late may then make the next start before an instant at which a newer one was granted in the window, but
+/// never closer than m to the one before it.
+///
+/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. Retry times are exact to the
+/// nanosecond. Starts, period and wait are rounded up to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings
+/// of a 64-bit word.
+///
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange, and so is the one denial that starts a wait.
+/// Other denials write nothing. Lock-free: a compare-exchange fails only because another one succeeded, at most `limit + 1`
+/// times a window (or, on processors that link loads with stores, because an interrupt came between). All accesses are
+/// `Relaxed`.
+///
+/// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up to
+/// [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for whole multiples of
+/// [`horizon`](Self::horizon) may be told less than full, for at most twice that staleness, and the longer of period and wait. A
+/// window that the first request starts just then may end early, once; the bound in any span still holds.
+///
+/// Source: the rate limit rule of Ocelot, with its `Limit`, `Period` and `Wait`.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{CooldownWindow, Retry, Timestamp};
+///
+/// const SECOND: Duration = Duration::from_secs(1);
+/// static LIMIT: CooldownWindow = CooldownWindow::new(2, SECOND, Some(Duration::from_secs(30)));
+///
+/// let at = Timestamp::from_millis;
+/// assert!(LIMIT.try_acquire_at(at(500), 2).is_ok());
+/// let denied = LIMIT.try_acquire_at(at(700), 1).unwrap_err();
+/// assert_eq!(denied.retry(&LIMIT), Retry::At(at(30_700)));
+/// assert!(LIMIT.try_acquire_at(at(2_000), 1).is_err(), "still waiting");
+/// assert!(LIMIT.try_acquire_at(at(30_700), 2).is_ok());
+/// ```
+#[derive(Debug)]
+pub struct CooldownWindow<W: Word = NativeWord> {
+    state: AtomicWord<W>,
+    started: Started<W>,
+    /// From the start of a window to its end, as a stamp.
+    period: W,
+    /// From the request that exceeds to the end of the wait, as a stamp.
+    wait: Option<W>,
+}
+
+impl CooldownWindow {
+    const_unless_loom! {
+        /// At most `limit` permits (at least 1) in each `period`, and a `wait` after it is exceeded, each 1 ns to 292 years;
+        /// with `None`, the rest of the period.
+        ///
+        /// # Panics
+        ///
+        /// Where [`CooldownWindowBuilder::build`] would return an error; in a constant or a static, that is a compile error.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::CooldownWindow;
+        /// static LIMIT: CooldownWindow = CooldownWindow::new(100, Duration::from_secs(60), None);
+        /// ```
+        pub const fn new(limit: u64, period: Duration, wait: Option<Duration>) -> Self {
+            let mut builder = Self::builder(limit, period);
+            builder.wait = wait;
+            match builder.build() {
+                Ok(limiter) => limiter,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+
+    /// Settings for at most `limit` permits (at least 1) in each `period`, 1 ns to 292 years.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let limit = CooldownWindow::builder(5, Duration::from_secs(1)).build()?;
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(limit: u64, period: Duration) -> CooldownWindowBuilder {
+        CooldownWindowBuilder {
+            limit,
+            period,
+            wait: None,
+            origin: Timestamp::ZERO,
+            tick: None,
+            staleness: None,
+        }
+    }
+}
+
+impl<W: Word> CooldownWindow<W> {
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    ///
+    /// The lease does nothing when dropped: permits come back with the next window.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`], and then a wait is on; or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    ///
+    /// # Cost
+    ///
+    /// A load, a multiplication, and on success or for the denial that starts a wait one compare-exchange. Never divides, blocks
+    /// or panics.
+    ///
+    /// ```
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// assert_eq!(limit.try_acquire_at(Timestamp::ZERO, 2).unwrap().permits(), 2);
+    /// let denied = limit.try_acquire_at(Timestamp::ZERO, 2).unwrap_err();
+    /// assert_eq!(denied.retry(&limit).wait_from(Timestamp::ZERO), Some(Duration::from_secs(1)));
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 0);
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// The permits left at `now`: none in a wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 3);
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        match self.phase(self.started.stamp(now), self.state.load(Relaxed)) {
+            Phase::Over => self.limit(),
+            Phase::Window { count } => self.limit() - count,
+            Phase::Waiting | Phase::TooLate => 0,
+        }
+    }
+
+    /// Whether all permits are available at `now`, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// limit.try_acquire_at(Timestamp::from_secs(2), 1)?;
+    /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::from_secs(3)));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        let state = self.state.load(Relaxed);
+        let Started { layout, grid } = &self.started;
+        let position = grid.index(now);
+        match self.phase(layout.stamp(position), state) {
+            Phase::Over => {
+                let passed = layout.distance(layout.stamp(position), layout.split(state).1);
+                Idle::Since(grid.start(position.saturating_add_signed(-passed)).unwrap_or(Timestamp::MAX))
+            }
+            Phase::Window { count: 0 } => Idle::Now,
+            _ => Idle::InUse,
+        }
+    }
+
+    /// The permits from one fresh start to the next.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// assert_eq!(CooldownWindow::new(3, Duration::from_secs(1), None).limit(), 3);
+    /// ```
+    pub fn limit(&self) -> u64 {
+        self.mark() - 1
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// assert!(CooldownWindow::new(3, Duration::from_secs(1), None).staleness() >= Duration::from_secs(1));
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.span_of(self.started.layout.staleness())
+    }
+
+    /// After how much idle time the word repeats: see the type's documentation.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// assert!(limit.horizon() > Duration::from_secs(1_000_000_000));
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.span_of(self.started.layout.range())
+    }
+
+    /// The grain that starts, period and wait are rounded up to.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// assert_eq!(CooldownWindow::new(3, Duration::from_secs(1), None).tick(), Duration::from_nanos(1));
+    /// ```
+    pub fn tick(&self) -> Duration {
+        Duration::from_nanos(self.started.grid.step())
+    }
+
+    fn span_of(&self, positions: u64) -> Duration {
+        saturating_duration(u128::from(positions) * u128::from(self.started.grid.step()))
+    }
+
+    /// What stands in place of a count while all are denied.
+    #[inline(always)]
+    fn mark(&self) -> u64 {
+        self.started.layout.limit()
+    }
+
+    /// What `state` means at a position.
+    #[inline(always)]
+    fn phase(&self, stamp: u64, state: u64) -> Phase {
+        let layout = &self.started.layout;
+        let (count, end) = layout.split(state);
+        if layout.ahead(stamp, end).is_some() {
+            Phase::Over
+        } else if count == self.mark() {
+            Phase::Waiting
+        } else if layout.too_late(stamp, end) > 0 {
+            Phase::TooLate
+        } else {
+            Phase::Window { count }
+        }
+    }
+
+    #[inline(always)]
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        if u64::from(n) > self.limit() {
+            // The limit is less than `n`, so it fits.
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+        }
+        let wanted = u64::from(n.max(1));
+        let layout = &self.started.layout;
+        let stamp = self.started.stamp(now);
+        let mut state = self.state.load(Relaxed);
+        loop {
+            let (next, granted) = match self.phase(stamp, state) {
+                Phase::Over => (self.started.end(now, self.period.into()) + wanted, true),
+                Phase::Window { count } if count + wanted <= self.limit() => (state + wanted, true),
+                Phase::Window { .. } => (self.waiting(now, layout.split(state).1), false),
+                Phase::Waiting | Phase::TooLate => return Err(Denied::Exhausted { now, permits: n }),
+            };
+            let decision = if granted {
+                Ok(Receipt::new(layout.split(next).1))
+            } else {
+                Err(Denied::Exhausted { now, permits: n })
+            };
+            if n == 0 {
+                return decision;
+            }
+            match self.state.compare_exchange_weak(state, next, Relaxed, Relaxed) {
+                Ok(_) => return decision,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
+    /// The state of a wait that a request at `now` starts in the window that ends at `end`.
+    fn waiting(&self, now: Timestamp, end: u64) -> u64 {
+        let Some(wait) = self.wait else { return end + self.mark() };
+        let layout = &self.started.layout;
+        let from = self.started.end(now, 0);
+        let start = end.wrapping_sub(self.period.into()) & W::MASK;
+        // A window may seem to lie further ahead than anybody is late, where the word has come around.
+        let late = layout.ahead(start, from).unwrap_or(0).min(layout.stamp(layout.staleness()));
+        let from = from.wrapping_add(late);
+        (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
+    }
+
+    /// Counts `n` permits back, if the window that they were counted in is still on, and has not been exceeded.
+    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+        let mut state = self.state.load(Relaxed);
+        loop {
+            let (count, end) = self.started.layout.split(state);
+            if end != receipt.note() || count == self.mark() || count < n.into() {
+                return 0;
+            }
+            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
+                Ok(_) => return n,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+}
+
+impl<W: Word> Limiter for CooldownWindow<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n)
+    }
+
+    /// All of them, until the limit is exceeded or a newer window starts; then none.
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(n, *receipt)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
+        if u64::from(permits) > self.limit() {
+            return Retry::Never;
+        }
+        let Started { layout, grid } = &self.started;
+        let position = grid.index(now);
+        let (stamp, state) = (layout.stamp(position), self.state.load(Relaxed));
+        let wanted = u64::from(permits.max(1));
+        let (count, end) = layout.split(state);
+        let wait = match self.phase(stamp, state) {
+            Phase::Over => 0,
+            Phase::Window { count } if count + wanted <= self.limit() => 0,
+            // Who is too late need not wait for the end, if there is room in the window.
+            Phase::TooLate if count + wanted <= self.limit() => layout.too_late(stamp, end).cast_signed(),
+            _ => -layout.distance(stamp, end),
+        };
+        if wait == 0 {
+            return Retry::At(now);
+        }
+        position.checked_add_signed(wait).and_then(|end| grid.start(end)).map_or(Retry::Never, Retry::At)
+    }
+}
+
+/// What a state means at a position.
+enum Phase {
+    /// Nothing is on: a request starts a window.
+    Over,
+    /// A window is on, with so many permits taken in it.
+    Window { count: u64 },
+    /// The limit was exceeded.
+    Waiting,
+    /// A window is on, as far as one can tell, and the position is older than the staleness allows.
+    TooLate,
+}
+
+/// Spans of time that begin with an event, and end in a stamp.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started<W: Word> {
+    pub(crate) layout: Stamped<W>,
+    grid: Grid,
+}
+
+impl<W: Word> Started<W> {
+    /// For counts up to `limit`, and spans of up to `longest`. The tick is what was asked for, or the finest of 1 ns, 10 ns, 100
+    /// ns, ... whose horizon is an hour or more, or else the coarsest up to `coarsest`.
+    pub(crate) const fn new(
+        limit: u64,
+        longest: u64,
+        coarsest: u64,
+        tick: Option<u64>,
+        staleness: Option<u64>,
+        origin: Timestamp,
+    ) -> Result<Self, SettingsError> {
+        let (mut step, automatic) = match tick {
+            Some(tick) => (tick, false),
+            None => (1, true),
+        };
+        loop {
+            let coarser = automatic && step <= coarsest / 10;
+            // One more for an event that is rounded up.
+            match Stamped::new(limit, step, longest.div_ceil(step) + 1, staleness) {
+                Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
+                    return Ok(Self { layout, grid: Grid::new(origin, step) });
+                }
+                Err(error) if !coarser => return Err(error),
+                _ => step *= 10,
+            }
+        }
+    }
+
+    /// A span's length as a stamp, rounded up.
+    pub(crate) const fn span(&self, nanos: u64) -> W {
+        narrow(self.layout.stamp(nanos.div_ceil(self.grid.step())))
+    }
+
+    /// Where nothing has begun yet.
+    pub(crate) const fn nothing(&self) -> u64 {
+        self.layout.stamp(self.grid.index(self.grid.origin()))
+    }
+
+    /// `now` as a stamp, rounded down.
+    #[inline(always)]
+    pub(crate) fn stamp(&self, now: Timestamp) -> u64 {
+        self.layout.stamp(self.grid.index(now))
+    }
+
+    /// The end of a span that begins at `now`, rounded up.
+    #[inline(always)]
+    pub(crate) fn end(&self, now: Timestamp, span: u64) -> u64 {
+        let (position, into) = self.grid.split(now);
+        let from = self.layout.stamp(position.wrapping_add(u64::from(into != 0)));
+        from.wrapping_add(span) & W::MASK
+    }
+}
+
+/// Settings of a [`CooldownWindow`]; from [`CooldownWindow::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{CooldownWindow, Timestamp};
+///
+/// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).wait(Duration::from_millis(200));
+/// let limit = settings.build()?;
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(0), 1).is_ok());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(100), 1).is_err());
+/// assert!(limit.try_acquire_at(Timestamp::from_millis(300), 1).is_ok(), "inside the period");
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct CooldownWindowBuilder {
+    limit: u64,
+    period: Duration,
+    wait: Option<Duration>,
+    origin: Timestamp,
+    tick: Option<Duration>,
+    staleness: Option<Duration>,
+}
+
+impl CooldownWindowBuilder {
+    /// For how long all are denied after the limit was exceeded: 1 ns to 292 years, shorter or longer than the period. Default:
+    /// the rest of the period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1)).wait(Duration::from_secs(9)).build()?;
+    /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_ok());
+    /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(8), 1).is_err());
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(9), 1).is_ok());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// The instant that ticks and the word are counted from; where the tick is longer than 1 ns, an earlier `now` counts as this
+    /// one. Default: [`Timestamp::ZERO`]. Where the horizon is near, set it to the instant at which the limiter is built: one
+    /// whose origin is a whole horizon ago begins like one that has been idle for that long.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
+    /// let boot = Timestamp::from_secs(1_700_000_000);
+    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1)).origin(boot).build_on::<u32>()?;
+    /// assert_eq!(limit.idle_at(boot), Idle::Since(boot));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Rounds starts, the period and the wait up to whole ticks of 1 ns to 292 years, so that each of period and wait is at most
+    /// two ticks longer. Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the coarsest
+    /// up to the period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).tick(Duration::from_millis(10));
+    /// assert_eq!(settings.build()?.tick(), Duration::from_millis(10));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of the
+    /// horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).staleness(Duration::from_secs(60));
+    /// assert_eq!(settings.build()?.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// The limiter, on the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for the
+        /// ends, a period, wait or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{CooldownWindow, Setting, SettingsError};
+        /// let refused = CooldownWindow::builder(1, Duration::ZERO).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Window });
+        /// ```
+        pub const fn build(self) -> Result<CooldownWindow, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// The limiter on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::CooldownWindow;
+        /// # use core::time::Duration;
+        /// let limit: CooldownWindow<u32> = CooldownWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
+        /// assert_eq!(limit.tick(), Duration::from_millis(1));
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<CooldownWindow<W>, SettingsError> {
+            if self.limit == 0 {
+                return Err(SettingsError::Zero { setting: Setting::Limit });
+            }
+            let period = match settings::nanos(self.period, Setting::Window) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let wait = match self.wait {
+                None => period,
+                Some(wait) => match settings::nanos(wait, Setting::Wait) {
+                    Ok(nanos) => nanos,
+                    Err(error) => return Err(error),
+                },
+            };
+            let tick = match self.tick {
+                None => None,
+                Some(tick) => match settings::nanos(tick, Setting::Tick) {
+                    Ok(nanos) => Some(nanos),
+                    Err(error) => return Err(error),
+                },
+            };
+            let staleness = match settings::staleness_nanos(self.staleness) {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
+            };
+            let longest = if period > wait { period } else { wait };
+            // One count more, for the mark.
+            let counts = self.limit.saturating_add(1);
+            let started = match Started::new(counts, longest, period, tick, staleness, self.origin) {
+                Ok(started) => started,
+                Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => {
+                    return Err(SettingsError::TooLarge { setting: Setting::Limit, max: max.saturating_sub(1) });
+                }
+                Err(error) => return Err(error),
+            };
+            Ok(CooldownWindow {
+                // Nothing is on: the last window ended with the origin.
+                state: AtomicWord::new(started.nothing()),
+                started,
+                period: started.span(period),
+                wait: if self.wait.is_some() { Some(started.span(wait)) } else { None },
+            })
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Thresholds below a limit: each decides by itself, and what was decided holds for a time.
+
+#[allow(dead_code, reason = "made for traces, too")]
+#[path = "support/draws.rs"]
+mod draws;
+
+use core::time::Duration;
+
+use draws::Draws;
+use portcullis_core::{
+    Concurrency, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry, Setting, SettingsError,
+    Threshold, Timestamp, TokenBucket, Unlimited, Word,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const fn s(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+const fn ns(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+/// Each test on both widths of the word.
+macro_rules! on_both_widths {
+    ($($test:ident),* $(,)?) => {
+        mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
+        mod narrow { $(#[test] fn $test() { super::$test::<u32>(); })* }
+    };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advice {
+    Warn,
+    SlowDown,
+    Stop,
+}
+
+const fn threshold<D>(used: u64, seconds: u64, decision: D) -> Threshold<D> {
+    Threshold { used, hold: Duration::from_secs(seconds), decision }
+}
+
+/// Ten at once: warns at half for 5 s, slows down at 80 % for 2 s, and says so when none is left.
+fn ten<W: Word>() -> Escalation<Concurrency, Advice, 3, W> {
+    let thresholds =
+        [threshold(5, 5, Advice::Warn), threshold(8, 2, Advice::SlowDown), threshold(10, 0, Advice::Stop)];
+    Escalation::try_new(Concurrency::new(10), thresholds).unwrap()
+}
+
+/// The words of the holds alone.
+fn words<W: Word>(limit: &Escalation<Concurrency, Advice, 3, W>) -> String {
+    let all = format!("{limit:?}");
+    all[all.find("until").unwrap()..all.find("holds").unwrap()].to_owned()
+}
+
+on_both_widths!(
+    a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after,
+    a_hold_is_not_prolonged_and_starts_again_if_it_is_still_reached,
+    a_denial_counts_as_all_in_use,
+    probes_questions_and_requests_for_more_than_there_can_be_start_no_hold,
+    only_the_start_of_a_hold_writes,
+    a_late_question_finds_the_hold,
+    an_escalation_is_in_use_while_a_hold_is_on,
+    agrees_with_a_model_that_never_wraps,
+    thresholds_that_do_not_rise_are_refused,
+);
+
+fn a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after<W: Word>() {
+    let limit = ten::<W>();
+    let four = limit.try_acquire_at(s(0), 4).unwrap();
+    assert_eq!((limit.decision_at(s(0)), limit.decisions_at(s(0))), (None, [false; 3]));
+    let five = limit.try_acquire_at(s(1), 1).unwrap();
+    assert_eq!(
+        (limit.decision_at(s(1)), limit.decisions_at(s(1))),
+        (Some(&Advice::Warn), [true, false, false])
+    );
+    let ten = limit.try_acquire_at(s(3), 5).unwrap();
+    assert_eq!((limit.decision_at(s(3)), limit.decisions_at(s(3))), (Some(&Advice::Stop), [true; 3]));
+    drop(ten);
+    assert_eq!(
+        (limit.decision_at(s(3)), limit.decisions_at(s(3))),
+        (Some(&Advice::SlowDown), [true, true, false])
+    );
+    drop((four, five));
+    assert_eq!(limit.decision_at(ns(4_999_999_999)), Some(&Advice::SlowDown), "2 s from 3");
+    assert_eq!(limit.decision_at(s(5)), Some(&Advice::Warn), "5 s from 1");
+    assert_eq!(limit.decision_at(ns(5_999_999_999)), Some(&Advice::Warn));
+    assert_eq!(limit.decision_at(s(6)), None);
+}
+
+fn a_hold_is_not_prolonged_and_starts_again_if_it_is_still_reached<W: Word>() {
+    let limit = ten::<W>();
+    let five = limit.try_acquire_at(s(0), 5).unwrap();
+    drop(limit.try_acquire_at(s(4), 1).unwrap());
+    drop(five);
+    assert_eq!((limit.decision_at(s(4)), limit.decision_at(s(5))), (Some(&Advice::Warn), None), "5 s from 0");
+
+    let five = limit.try_acquire_at(s(10), 5).unwrap();
+    drop(limit.try_acquire_at(s(16), 1).unwrap());
+    drop(five);
+    assert_eq!(
+        (limit.decision_at(s(20)), limit.decision_at(s(21))),
+        (Some(&Advice::Warn), None),
+        "5 s from 16"
+    );
+}
+
+fn a_denial_counts_as_all_in_use<W: Word>() {
+    let limit = ten::<W>();
+    let four = limit.try_acquire_at(s(0), 4).unwrap();
+    assert_eq!(
+        limit.take_at(s(0), 7),
+        Err(Denied::Exhausted { now: s(0), permits: 7 }),
+        "a denial is a denial"
+    );
+    drop(four);
+    assert_eq!(limit.decisions_at(s(0)), [true, true, false]);
+    assert_eq!(limit.decisions_at(s(2)), [true, false, false]);
+}
+
+fn probes_questions_and_requests_for_more_than_there_can_be_start_no_hold<W: Word>() {
+    let limit = ten::<W>();
+    let all = limit.try_acquire_at(s(0), 4).unwrap();
+    let before = words(&limit);
+    assert!(limit.take_at(s(0), 0).is_ok());
+    assert!(limit.peek_at(s(0), 7).is_err());
+    assert_eq!(limit.take_at(s(0), 11), Err(Denied::ExceedsCapacity { permits: 11, capacity: 10 }));
+    let more = limit.limiter().try_acquire(4).unwrap();
+    assert_eq!(limit.decision_at(s(0)), Some(&Advice::SlowDown), "reached");
+    assert!(limit.take_at(s(0), 0).is_ok());
+    drop((all, more));
+    assert_eq!(limit.decision_at(s(0)), None, "and not held");
+    assert_eq!(words(&limit), before);
+}
+
+fn only_the_start_of_a_hold_writes<W: Word>() {
+    let thresholds = [threshold(5, 5, ()), threshold(8, 2, ())];
+    let limit: Escalation<Unlimited, (), 2, W> = Escalation::try_new(Unlimited, thresholds).unwrap();
+    let before = format!("{limit:?}");
+    assert!((0..100).all(|now| limit.take_at(s(now), 9).is_ok()));
+    assert_eq!(format!("{limit:?}"), before, "nothing is reached");
+
+    let held = ten::<W>();
+    let all = held.try_acquire_at(s(0), 10).unwrap();
+    let after = format!("{held:?}");
+    for now in [0, 1, 1, 0] {
+        assert!(held.take_at(s(now), 1).is_err());
+        _ = (held.decision_at(s(now)), held.idle_at(s(now)));
+    }
+    assert_eq!(format!("{held:?}"), after, "denied, and both holds are on");
+    assert!(held.take_at(s(2), 1).is_err());
+    assert_ne!(format!("{held:?}"), after, "the shorter one is over, and starts again");
+    drop(all);
+}
+
+fn a_late_question_finds_the_hold<W: Word>() {
+    let limit = ten::<W>();
+    drop(limit.try_acquire_at(s(1_000), 5).unwrap());
+    assert_eq!(limit.decision_at(s(999)), Some(&Advice::Warn));
+    assert_eq!(
+        limit.decision_at(ns(s(1_000).as_nanos() - limit.staleness().as_nanos().min(999_999_999_999) as u64)),
+        Some(&Advice::Warn)
+    );
+    assert!(limit.staleness() >= SECOND && limit.horizon() >= 3_600 * SECOND);
+}
+
+fn an_escalation_is_in_use_while_a_hold_is_on<W: Word>() {
+    let bucket = TokenBucket::new(Rate::per_second(10), 10);
+    let limit: Escalation<_, _, 2, W> =
+        Escalation::try_new(bucket, [threshold(5, 5, ()), threshold(8, 7, ())]).unwrap();
+    assert!(limit.take_at(s(10), 8).is_ok());
+    assert_eq!((limit.idle_at(s(16)), limit.limiter().idle_at(s(16)).is_idle()), (Idle::InUse, true));
+    assert_eq!(limit.idle_at(s(18)), Idle::Since(s(17)));
+}
+
+#[test]
+fn an_escalation_is_the_limiter_that_it_wraps() {
+    let limit = ten::<u64>();
+    let mut receipt = limit.take_at(s(0), 10).unwrap();
+    assert_eq!((limit.id(), limit.capacity(), limit.available_at(s(0))), (limit.limiter().id(), 10, 0));
+    assert_eq!(limit.take_at(s(0), 1).unwrap_err().retry(&limit), Retry::OnRelease);
+    assert_eq!(limit.refund_at(s(0), 4, &mut receipt), 4);
+    limit.release(6);
+    assert_eq!(limit.available_at(s(0)), 10);
+}
+
+fn agrees_with_a_model_that_never_wraps<W: Word>() {
+    let traces = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+    let (mut decided, mut held, mut late) = (0u64, 0u64, 0u64);
+    for seed in 0..traces {
+        let mut draws = Draws::Seeded { state: seed, steps: 150 };
+        let length = draws.magnitude(100_000_000_000).max(1);
+        let window = || {
+            let window = FixedWindow::builder(20, Duration::from_nanos(length)).started_by_first_request();
+            window.build_on::<u64>().unwrap()
+        };
+        let hold = |draws: &mut Draws<'_>| {
+            if draws.once_in(4) { 0 } else { draws.magnitude(200_000_000_000) }
+        };
+        let holds = [hold(&mut draws), hold(&mut draws), hold(&mut draws)];
+        let used = [draws.within(1, 6), draws.within(7, 12), draws.within(13, 25)];
+        let of = |index: usize| Threshold {
+            used: used[index],
+            hold: Duration::from_nanos(holds[index]),
+            decision: index,
+        };
+        let limit: Escalation<_, _, 3, W> = Escalation::try_new(window(), [of(0), of(1), of(2)]).unwrap();
+        let twin = window();
+        // In a word of 32 bits, as fine as their horizon of an hour allows.
+        let step = if W::BITS == 64 { 1 } else { 1_000 };
+        if W::BITS == 32 && holds.iter().any(|&hold| hold / step > 1 << 29) {
+            continue;
+        }
+        let mut until = [0u64; 3];
+        let (mut now, mut newest) = (0u64, 0u64);
+        while draws.another_step() && now < 3_000_000_000_000 {
+            let (at, n) = (ns(now), draws.within(0, 12) as u32);
+            let told = twin.take_at(at, n);
+            assert_eq!(limit.take_at(at, n), told);
+            let used_now = 20 - twin.available_at(at);
+            let counted = if told.is_ok() { used_now } else { 20 };
+            let over = |until: u64| now / step * step >= until;
+            for index in 0..3 {
+                if n > 0 && counted >= used[index] && over(until[index]) && holds[index] > 0 {
+                    until[index] = (now.div_ceil(step) + holds[index].div_ceil(step)) * step;
+                }
+            }
+            let expected = core::array::from_fn(|index| used_now >= used[index] || !over(until[index]));
+            assert_eq!(limit.decisions_at(at), expected, "at {now}, until {until:?}: {limit:?}");
+            let highest = expected.iter().rposition(|&holds| holds);
+            assert_eq!(limit.decision_at(at).copied(), highest);
+            decided += u64::from(highest.is_some());
+            held += u64::from((0..3).any(|index| used_now < used[index] && expected[index]));
+            late += u64::from(now < newest);
+            newest = newest.max(now);
+            let back = draws.magnitude(1_000_000_000);
+            let end = draws.one_of(&until).max(newest);
+            now = match draws.below(8) {
+                0..=2 => now,
+                3..=5 => now + draws.magnitude(length),
+                6 => end.saturating_sub(draws.below(2)),
+                _ => newest.saturating_sub(back),
+            };
+        }
+    }
+    assert!(
+        decided > traces && held > traces && late > traces,
+        "{decided} decided, {held} held, {late} late"
+    );
+}
+
+fn thresholds_that_do_not_rise_are_refused<W: Word>() {
+    let build =
+        |thresholds: [Threshold<()>; 2]| Escalation::<_, _, 2, W>::try_new(Unlimited, thresholds).map(drop);
+    let at = |used| threshold(used, 1, ());
+    let too_small = |min| Err(SettingsError::TooSmall { setting: Setting::Threshold, min });
+    assert_eq!(build([at(1), at(2)]), Ok(()));
+    assert_eq!(build([at(0), at(2)]), Err(SettingsError::Zero { setting: Setting::Threshold }));
+    assert_eq!(build([at(2), at(2)]), too_small(3));
+    assert_eq!(build([at(9), at(2)]), too_small(10));
+    assert_eq!(build([at(u64::MAX), at(u64::MAX)]), too_small(u64::MAX));
+    let long = Threshold { used: 3, hold: Duration::MAX, decision: () };
+    assert_eq!(
+        build([at(1), long]),
+        Err(SettingsError::TooLarge { setting: Setting::Wait, max: u64::MAX / 2 })
+    );
+}
+
+#[test]
+fn without_thresholds_nothing_is_decided() {
+    let limit: Escalation<Concurrency, (), 0> = Escalation::new(Concurrency::new(1), []);
+    assert!(limit.take_at(s(0), 1).is_ok());
+    assert_eq!((limit.decision_at(s(0)), limit.decisions_at(s(0))), (None, []));
+    assert_eq!((limit.staleness(), limit.horizon()), (Duration::MAX, Duration::MAX));
+}

@@ -1,0 +1,756 @@
+//! Giving permits back as not used: worth at most what they were taken from, exact while nobody has built on them, and never so much
+//! that a bound is passed, where a bound counts what was taken and not given back, at the time when it was taken.
+
+#[allow(dead_code, reason = "made for traces, too")]
+#[path = "support/draws.rs"]
+mod draws;
+
+use core::fmt::Debug;
+use core::time::Duration;
+
+use draws::Draws;
+use portcullis_core::{
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
+    SlidingWindow, Timestamp, TokenBucket, TooFewHeld, Unlimited, Word,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// Ten at once and one a second.
+fn bucket<W: Word>() -> TokenBucket<W> {
+    TokenBucket::builder(Rate::per_second(1), 10).build_on().unwrap()
+}
+
+/// Ten in each second.
+fn fixed<W: Word>() -> FixedWindow<W> {
+    FixedWindow::builder(10, SECOND).build_on().unwrap()
+}
+
+/// Ten in each second, which begins with a request.
+fn started<W: Word>() -> FixedWindow<W> {
+    FixedWindow::builder(10, SECOND).started_by_first_request().build_on().unwrap()
+}
+
+/// Ten in any two segments of a second.
+fn sliding<W: Word>() -> SlidingWindow<3, W> {
+    SlidingWindow::builder(10, 2 * SECOND, 2).build_on().unwrap()
+}
+
+/// Ten in any two seconds.
+fn strict<W: Word>() -> SlidingWindow<3, W> {
+    SlidingWindow::builder(10, 2 * SECOND, 2).strict().build_on().unwrap()
+}
+
+/// Runs `$check` on a limiter of each kind whose permits come back by time, on both words.
+macro_rules! on_each {
+    ($check:ident) => {
+        $check(bucket::<u64>());
+        $check(bucket::<u32>());
+        $check(fixed::<u64>());
+        $check(fixed::<u32>());
+        $check(started::<u64>());
+        $check(started::<u32>());
+        $check(sliding::<u64>());
+        $check(sliding::<u32>());
+        $check(strict::<u64>());
+        $check(strict::<u32>());
+    };
+}
+
+// What comes back, and what does not.
+
+#[test]
+fn all_that_was_taken_comes_back_at_once_and_not_one_more() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 10).unwrap();
+        assert_eq!(lease.refund_at(at(5), 10), Ok(10));
+        assert_eq!((lease.permits(), limit.available_at(at(5))), (0, 10), "{limit:?}");
+        assert!(limit.try_acquire_at(at(5), 11).is_err());
+        assert!(limit.try_acquire_at(at(5), 10).is_ok());
+        assert!(limit.try_acquire_at(at(5), 1).is_err(), "{limit:?}");
+    }
+    on_each!(check);
+}
+
+/// Take 10 of 10, wait until they are back, give them back once more, and try for 20.
+#[test]
+fn what_has_come_back_by_time_does_not_come_back_once_more() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 10).unwrap();
+        lease.refund_at(at(15), 10).unwrap();
+        assert_eq!(limit.available_at(at(15)), 10);
+        assert!(limit.try_acquire_at(at(15), 20).is_err());
+        assert!(limit.try_acquire_at(at(15), 10).is_ok());
+        assert!(limit.try_acquire_at(at(15), 10).is_err(), "10 more: {limit:?}");
+        assert!(limit.try_acquire_at(at(15), 1).is_err(), "{limit:?}");
+    }
+    on_each!(check);
+}
+
+/// Take 10 of 10, wait until they are back, take them again, and only then give back the first ones.
+#[test]
+fn what_was_taken_anew_stays_taken_when_the_old_is_given_back() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut old = limit.try_acquire_at(at(5), 10).unwrap();
+        let _new = limit.try_acquire_at(at(15), 10).unwrap();
+        assert_eq!(old.refund_at(at(15), 10), Ok(0));
+        assert_eq!(limit.available_at(at(15)), 0, "{limit:?}");
+        assert!(limit.try_acquire_at(at(15), 1).is_err());
+    }
+    on_each!(check);
+}
+
+/// Take 1 at 0 and 10 at 100, undo the first, and try for more.
+#[test]
+fn an_old_permit_is_worth_nothing_in_a_full_limit() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut first = limit.try_acquire_at(at(0), 1).unwrap();
+        let mut all = limit.try_acquire_at(at(100), 10).unwrap();
+        assert_eq!(first.refund_at(at(100), 1), Ok(0));
+        for n in [11, 1, 10, 0] {
+            assert!(limit.try_acquire_at(at(100), n).is_err(), "{n}: {limit:?}");
+        }
+        // And it does not stand in the way of the newest.
+        assert_eq!(all.refund_at(at(100), 10), Ok(10));
+        assert_eq!(limit.available_at(at(100)), 10);
+    }
+    on_each!(check);
+}
+
+#[test]
+fn an_undo_leaves_the_limit_as_it_was_before_the_take() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let later = |limit: &L| -> Vec<u64> {
+            (0..60).map(|step| limit.available_at(Timestamp::from_millis(6_000 + 250 * step))).collect()
+        };
+        limit.take_at(at(5), 2).unwrap();
+        limit.take_at(at(6), 3).unwrap();
+        let (before, state) = (later(&limit), format!("{limit:?}"));
+        // At once, in parts, and after some time.
+        for parts in [&[5][..], &[2, 3], &[1, 1, 1, 1, 1], &[5, 0]] {
+            for then in [6, 7, 8] {
+                let mut lease = limit.try_acquire_at(at(6), 5).unwrap();
+                for &part in parts {
+                    assert_eq!(lease.refund_at(at(then), part), Ok(part));
+                }
+                assert_eq!((later(&limit), format!("{limit:?}")), (before.clone(), state.clone()));
+            }
+        }
+    }
+    on_each!(check);
+}
+
+#[test]
+fn takes_are_undone_in_reverse() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        limit.take_at(at(5), 1).unwrap();
+        let state = format!("{limit:?}");
+        let mut leases: Vec<_> = (1..=3).map(|n| limit.try_acquire_at(at(5), n).unwrap()).collect();
+        assert_eq!(limit.available_at(at(5)), 3);
+        while let Some(mut lease) = leases.pop() {
+            let n = lease.permits();
+            assert_eq!(lease.refund_at(at(5), n), Ok(n));
+        }
+        assert_eq!(format!("{limit:?}"), state);
+    }
+    on_each!(check);
+}
+
+#[test]
+fn tokens_that_others_have_taken_after_come_back_by_time() {
+    fn check<W: Word>() {
+        let limit = bucket::<W>();
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        limit.take_at(at(5), 3).unwrap();
+        assert_eq!(lease.refund_at(at(5), 4), Ok(0));
+        assert_eq!((lease.permits(), limit.available_at(at(5))), (0, 3));
+        assert_eq!((limit.available_at(at(8)), limit.available_at(at(12))), (6, 10));
+    }
+    check::<u64>();
+    check::<u32>();
+}
+
+#[test]
+fn places_in_a_window_come_back_whoever_has_taken_others_since() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        limit.take_at(at(5), 6).unwrap();
+        assert_eq!(limit.available_at(at(5)), 0);
+        assert_eq!(lease.refund_at(at(5), 3), Ok(3));
+        assert_eq!((lease.permits(), limit.available_at(at(5))), (1, 3));
+        assert!(limit.try_acquire_at(at(5), 4).is_err());
+        assert!(limit.try_acquire_at(at(5), 3).is_ok());
+        assert_eq!(lease.refund_at(at(5), 1), Ok(1));
+        assert_eq!(limit.available_at(at(5)), 1);
+    }
+    check(fixed::<u64>());
+    check(fixed::<u32>());
+    check(started::<u64>());
+    check(started::<u32>());
+    check(sliding::<u64>());
+    check(sliding::<u32>());
+    check(strict::<u64>());
+    check(strict::<u32>());
+}
+
+#[test]
+fn an_older_window_gets_nothing_back() {
+    fn check<W: Word>(limit: &FixedWindow<W>) {
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        limit.take_at(at(6), 7).unwrap();
+        assert_eq!(lease.refund_at(at(6), 2), Ok(0));
+        assert_eq!(lease.refund_at(at(5), 2), Ok(0), "nor if it comes late");
+        assert_eq!(limit.available_at(at(6)), 3);
+    }
+    check(&fixed::<u64>());
+    check(&fixed::<u32>());
+    check(&started::<u64>());
+    check(&started::<u32>());
+}
+
+#[test]
+fn a_segment_gets_its_permits_back_until_it_leaves_the_window() {
+    fn check<W: Word>(limit: &SlidingWindow<3, W>, length: u64) {
+        let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
+        limit.take_at(at(5 + length - 1), 4).unwrap();
+        assert_eq!(limit.available_at(at(5 + length - 1)), 0);
+        assert_eq!(lease.refund_at(at(5 + length - 1), 2), Ok(2), "in an old segment, but in the window");
+        assert_eq!(limit.available_at(at(5 + length - 1)), 2);
+        assert_eq!(limit.available_at(at(5 + length)), 6, "what was given back does not leave once more");
+        limit.take_at(at(5 + length), 1).unwrap();
+        assert_eq!(lease.refund_at(at(5 + length), 2), Ok(0), "its slot is another segment's");
+        assert_eq!(limit.available_at(at(5 + length)), 5);
+        assert_eq!(limit.available_at(at(50)), 10);
+    }
+    check(&sliding::<u64>(), 2);
+    check(&sliding::<u32>(), 2);
+    check(&strict::<u64>(), 3);
+    check(&strict::<u32>(), 3);
+}
+
+#[test]
+fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        limit.take_at(at(6), 1).unwrap();
+        // Counts at 6 s.
+        let mut late = limit.try_acquire_at(at(5), 4).unwrap();
+        assert_eq!((limit.available_at(at(6)), late.refund_at(at(5), 4)), (5, Ok(4)));
+        assert_eq!(limit.available_at(at(6)), 9, "{limit:?}");
+        assert!(limit.try_acquire_at(at(6), 10).is_err());
+    }
+    check(fixed::<u64>());
+    check(fixed::<u32>());
+    check(sliding::<u64>());
+    check(sliding::<u32>());
+}
+
+// Leases.
+
+#[test]
+fn more_than_a_lease_holds_is_not_given_back() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        let state = format!("{limit:?}");
+        assert_eq!(lease.refund_at(at(5), 5), Err(TooFewHeld { held: 4 }));
+        assert_eq!(lease.refund_at(at(5), u32::MAX), Err(TooFewHeld { held: 4 }));
+        assert_eq!((lease.permits(), format!("{limit:?}")), (4, state));
+        assert_eq!(lease.refund_at(at(5), 3), Ok(3));
+        assert_eq!(lease.refund_at(at(5), 2), Err(TooFewHeld { held: 1 }));
+        lease.release(1).unwrap();
+        assert_eq!(lease.refund_at(at(5), 1), Err(TooFewHeld { held: 0 }));
+        assert_eq!((lease.refund_at(at(5), 0), limit.available_at(at(5))), (Ok(0), 9));
+    }
+    on_each!(check);
+}
+
+#[test]
+fn what_a_lease_has_released_cannot_be_given_back_once_more() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
+        lease.release(4).unwrap();
+        assert_eq!(lease.refund_at(at(5), 2), Ok(2));
+        assert_eq!(limit.available_at(at(5)), 6, "four come back by time");
+        drop(lease);
+        assert_eq!(limit.available_at(at(5)), 6);
+    }
+    on_each!(check);
+}
+
+#[test]
+fn a_probe_has_nothing_to_give_back() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        limit.take_at(at(5), 1).unwrap();
+        let state = format!("{limit:?}");
+        let mut probe = limit.try_acquire_at(at(5), 0).unwrap();
+        assert_eq!(probe.refund_at(at(5), 0), Ok(0));
+        assert_eq!(probe.refund_at(at(5), 1), Err(TooFewHeld { held: 0 }));
+        assert_eq!(format!("{limit:?}"), state);
+    }
+    on_each!(check);
+}
+
+#[test]
+fn the_parts_of_a_split_lease_give_back_what_they_say() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
+        let mut part = lease.split(4).unwrap();
+        let mut back = u64::from(part.refund_at(at(5), 3).unwrap());
+        assert_eq!(limit.available_at(at(5)), 1 + back);
+        back += u64::from(lease.refund_at(at(5), 5).unwrap());
+        assert_eq!((part.permits(), lease.permits(), limit.available_at(at(5))), (1, 0, 1 + back));
+        back += u64::from(part.refund_at(at(5), 1).unwrap());
+        assert_eq!(limit.available_at(at(5)), 1 + back);
+        assert!(limit.try_acquire_at(at(5), 2 + back as u32).is_err());
+    }
+    on_each!(check);
+}
+
+#[test]
+fn windows_do_not_mind_in_which_order_the_parts_of_a_lease_are_given_back() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
+        let mut part = lease.split(4).unwrap();
+        assert_eq!((part.refund_at(at(5), 4), lease.refund_at(at(5), 5)), (Ok(4), Ok(5)));
+        assert_eq!(limit.available_at(at(5)), 10);
+    }
+    check(fixed::<u64>());
+    check(fixed::<u32>());
+    check(sliding::<u64>());
+    check(sliding::<u32>());
+    check(strict::<u64>());
+    check(strict::<u32>());
+}
+
+#[test]
+fn a_lease_that_was_split_and_merged_again_gives_back_all_of_it() {
+    fn check<L: Limiter + Debug>(limit: L) {
+        let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
+        let part = lease.split(4).unwrap();
+        lease.merge(part).unwrap();
+        let back = lease.refund_at(at(5), 9).unwrap();
+        assert!(back == 9 || back == 5, "{back}: merged permits may have to come back by time");
+        assert_eq!(limit.available_at(at(5)), 1 + u64::from(back), "{limit:?}");
+    }
+    on_each!(check);
+}
+
+#[test]
+fn permits_of_another_grant_that_were_merged_come_back_by_time() {
+    fn check<W: Word>() {
+        let limit = bucket::<W>();
+        let older = limit.try_acquire_at(at(5), 2).unwrap();
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        lease.merge(older).unwrap();
+        assert_eq!(lease.permits(), 6);
+        assert_eq!(lease.refund_at(at(5), 6), Ok(4), "its own, as nobody has taken since");
+        assert_eq!((limit.available_at(at(5)), limit.available_at(at(7))), (8, 10));
+
+        // Two grants in one window have come from the same place.
+        let limit = fixed::<W>();
+        let mut lease = limit.try_acquire_at(at(5), 2).unwrap();
+        lease.merge(limit.try_acquire_at(at(5), 4).unwrap()).unwrap();
+        assert_eq!((lease.refund_at(at(5), 6), limit.available_at(at(5))), (Ok(6), 10));
+
+        // And two windows have not.
+        let mut lease = limit.try_acquire_at(at(6), 2).unwrap();
+        let newer = limit.try_acquire_at(at(7), 4).unwrap();
+        lease.merge(newer).unwrap();
+        assert_eq!((lease.refund_at(at(7), 6), limit.available_at(at(7))), (Ok(0), 6));
+    }
+    check::<u64>();
+    check::<u32>();
+}
+
+/// A lease that took 4, after another one took 2: what comes back at once is the 4, however the two are mixed.
+#[test]
+fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
+    fn mixed<W: Word>(limit: &TokenBucket<W>) -> Lease<&TokenBucket<W>> {
+        let older = limit.try_acquire_at(at(5), 2).unwrap();
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        lease.merge(older).unwrap();
+        lease
+    }
+    fn check<W: Word>() {
+        let limit = bucket::<W>();
+        let mut lease = mixed(&limit);
+        assert_eq!((lease.refund_at(at(5), 3), lease.refund_at(at(5), 3)), (Ok(3), Ok(1)));
+
+        let limit = bucket::<W>();
+        let mut lease = mixed(&limit);
+        let mut part = lease.split(4).unwrap();
+        assert_eq!((lease.refund_at(at(5), 2), part.refund_at(at(5), 4)), (Ok(0), Ok(4)));
+
+        let limit = bucket::<W>();
+        let older = limit.try_acquire_at(at(5), 2).unwrap();
+        let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
+        lease.release(4).unwrap();
+        lease.merge(older).unwrap();
+        assert_eq!(lease.refund_at(at(5), 2), Ok(0), "its own have been released");
+        assert_eq!(limit.available_at(at(5)), 4);
+    }
+    check::<u64>();
+    check::<u32>();
+}
+
+// Limiters that need no time.
+
+#[test]
+fn a_concurrency_permit_that_is_given_back_is_released() {
+    fn check<W: Word>() {
+        let limit = Concurrency::<W>::try_new(10).unwrap();
+        let mut lease = limit.try_acquire(7).unwrap();
+        assert_eq!((lease.refund_at(at(5), 3), limit.in_use()), (Ok(3), 4));
+        lease.release(1).unwrap();
+        assert_eq!(lease.refund_at(at(5), 4), Err(TooFewHeld { held: 3 }));
+        assert_eq!((lease.refund_at(at(5), 1), limit.in_use()), (Ok(1), 2));
+        drop(lease);
+        assert_eq!(limit.in_use(), 0);
+    }
+    check::<u64>();
+    check::<u32>();
+}
+
+/// Whatever becomes of the leases, what is in use is what they hold.
+#[test]
+fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
+    fn check<W: Word>(seed: u64) {
+        let mut draws = Draws::Seeded { state: seed, steps: 300 };
+        let limit = Concurrency::<W>::try_new(20).unwrap();
+        let counted = Counted::new(&limit);
+        let mut leases: Vec<Lease<&Counted<&Concurrency<W>>>> = Vec::new();
+        while draws.another_step() {
+            let pick = draws.below(leases.len().max(1) as u64) as usize;
+            let held = leases.get(pick).map_or(0, Lease::permits);
+            let n = draws.within(0, u64::from(held)) as u32;
+            match draws.below(6) {
+                0 | 1 => leases.extend(counted.try_acquire_at(at(0), draws.below(8) as u32)),
+                2 if !leases.is_empty() => assert_eq!(leases[pick].refund_at(at(0), n), Ok(n)),
+                3 if !leases.is_empty() => leases[pick].release(n).unwrap(),
+                4 if !leases.is_empty() => {
+                    let part = leases[pick].split(n).unwrap();
+                    leases.push(part);
+                }
+                5 if leases.len() > 1 => {
+                    let lease = leases.swap_remove(pick);
+                    leases[0].merge(lease).unwrap();
+                }
+                _ => {}
+            }
+            let held: u64 = leases.iter().map(|lease| u64::from(lease.permits())).sum();
+            assert_eq!((u64::from(limit.in_use()), counted.counts().held), (held, held));
+        }
+        drop(leases);
+        assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
+    }
+    for seed in 0..200 {
+        check::<u64>(seed);
+        check::<u32>(seed);
+    }
+}
+
+#[test]
+fn no_limit_takes_everything_back() {
+    let mut lease = Unlimited.try_acquire_at(at(5), u32::MAX).unwrap();
+    assert_eq!(lease.refund_at(at(5), u32::MAX), Ok(u32::MAX));
+    let unlimited = TokenBucket::new(Rate::UNLIMITED, 1);
+    let mut lease = unlimited.try_acquire_at(at(5), 7).unwrap();
+    assert_eq!(lease.refund_at(at(5), 7), Ok(7));
+}
+
+#[test]
+fn a_limiter_that_says_nothing_of_refunds_releases_and_promises_nothing() {
+    struct Plain(Concurrency);
+    impl Limiter for Plain {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.0.take_at(now, n)
+        }
+        fn release(&self, n: u32) {
+            self.0.release(n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            self.0.retry(denied)
+        }
+    }
+    let limit = Plain(Concurrency::new(5));
+    let mut lease = limit.try_acquire_at(at(0), 4).unwrap();
+    assert_eq!((lease.refund_at(at(0), 3), limit.0.in_use()), (Ok(0), 1));
+    drop(lease);
+    assert_eq!(limit.0.in_use(), 0);
+}
+
+// Real threads.
+
+#[test]
+fn racing_refunds_bring_back_exactly_what_they_say() {
+    fn check<L: Limiter + Debug + Sync>(limit: L) {
+        let rounds = if cfg!(debug_assertions) { 100 } else { 500 };
+        for round in 1..=rounds {
+            let now = at(100 * round);
+            assert_eq!(limit.available_at(now), 10, "as new, whatever came before");
+            let net = |seed: u64| {
+                let mut draws = Draws::Seeded { state: seed, steps: 0 };
+                let mut leases = Vec::new();
+                let mut net = 0;
+                for _ in 0..100 {
+                    let n = draws.within(1, 4) as u32;
+                    leases.extend(limit.try_acquire_at(now, n).inspect(|_| net += u64::from(n)));
+                    if !leases.is_empty() && draws.once_in(2) {
+                        let mut lease: Lease<&L> =
+                            leases.swap_remove(draws.below(leases.len() as u64) as usize);
+                        let n = lease.permits();
+                        net -= u64::from(lease.refund_at(now, n).unwrap());
+                    }
+                }
+                net
+            };
+            let net: u64 = std::thread::scope(|scope| {
+                let net = &net;
+                let threads: Vec<_> =
+                    (0..3).map(|thread| scope.spawn(move || net(3 * round + thread))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert!(net <= 10, "{net} of 10: {limit:?}");
+            assert_eq!(limit.available_at(now), 10 - net, "{limit:?}");
+        }
+    }
+    on_each!(check);
+}
+
+// Bounds, by brute force.
+
+/// Permits that were granted, less those that were given back, at the later of the request's `now` and the newest one before.
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    at: u64,
+    net: u64,
+}
+
+/// What a limiter promises of a list of admissions, the last of which is the newest; and what a refund must return.
+trait Promise {
+    fn holds(&self, admissions: &[Admission]) -> bool;
+    /// How many of `n` permits come back, of the grant at `at`, if the newest was at `newest`; `None` if that is no matter of time.
+    fn refund(&self, at: u64, newest: u64, n: u32) -> Option<u32>;
+}
+
+/// At most `burst + permits * (ticks / period)` in any span of so many ticks.
+struct BucketPromise {
+    burst: u64,
+    permits: u64,
+    period: u64,
+    tick: u64,
+}
+
+impl Promise for BucketPromise {
+    fn holds(&self, admissions: &[Admission]) -> bool {
+        let rounded = |at: u64| u128::from(at / self.tick * self.tick);
+        let newest = admissions.last().map_or(0, |last| rounded(last.at));
+        let mut net = 0;
+        admissions.iter().rev().all(|admission| {
+            net += u128::from(admission.net);
+            let refill = (newest - rounded(admission.at)) * u128::from(self.permits);
+            net * u128::from(self.period) <= u128::from(self.burst) * u128::from(self.period) + refill
+        })
+    }
+    fn refund(&self, _: u64, _: u64, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+/// At most `limit` in any `together` consecutive segments, `segments` of them to each `window`.
+struct SegmentPromise {
+    limit: u64,
+    window: u64,
+    segments: u64,
+    together: u64,
+    /// In any span of the window's length, wherever it starts.
+    in_any_span: bool,
+}
+
+impl SegmentPromise {
+    fn segment(&self, at: u64) -> u64 {
+        (u128::from(at) * u128::from(self.segments) / u128::from(self.window)) as u64
+    }
+}
+
+impl Promise for SegmentPromise {
+    fn holds(&self, admissions: &[Admission]) -> bool {
+        let newest = admissions.last().map_or(0, |last| last.at);
+        let in_window = |admission: &&Admission| {
+            self.segment(newest) - self.segment(admission.at) < self.together
+                || self.in_any_span && newest - admission.at <= self.window
+        };
+        admissions.iter().filter(in_window).map(|admission| admission.net).sum::<u64>() <= self.limit
+    }
+    fn refund(&self, at: u64, newest: u64, n: u32) -> Option<u32> {
+        Some(if self.segment(newest) - self.segment(at) < self.together { n } else { 0 })
+    }
+}
+
+/// At most twice `limit` in any span that is shorter than `window`.
+struct StartedPromise {
+    limit: u64,
+    window: u64,
+}
+
+impl Promise for StartedPromise {
+    fn holds(&self, admissions: &[Admission]) -> bool {
+        let newest = admissions.last().map_or(0, |last| last.at);
+        let in_window = |admission: &&Admission| newest - admission.at < self.window;
+        admissions.iter().filter(in_window).map(|admission| admission.net).sum::<u64>() <= 2 * self.limit
+    }
+    fn refund(&self, _: u64, _: u64, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+/// What happened in the traces.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    granted: u64,
+    denied: u64,
+    late: u64,
+    /// Refunds that brought something.
+    refunded: u64,
+    /// Refunds that brought nothing.
+    worthless: u64,
+}
+
+/// Takes, gives back in part, and moves on in time, at random; after each grant, the promise is checked on every span that
+/// ends with it.
+fn trace<L, P>(limit: &L, promise: &P, splits: bool, draws: &mut Draws<'_>, tally: &mut Tally)
+where
+    L: Limiter + Debug,
+    P: Promise,
+{
+    let capacity = limit.capacity();
+    let (mut newest, mut now) = (0, draws.below(1_000_000_000));
+    let mut admissions: Vec<Admission> = Vec::new();
+    let mut leases: Vec<(usize, Lease<&L>)> = Vec::new();
+    while draws.another_step() {
+        let n = draws.within(1, capacity) as u32;
+        let n =
+            draws.one_of(&[n, 1, 2, capacity as u32, limit.available_at(Timestamp::from_nanos(now)) as u32]);
+        match limit.try_acquire_at(Timestamp::from_nanos(now), n.max(1)) {
+            Ok(lease) => {
+                tally.granted += 1;
+                tally.late += u64::from(now < newest);
+                newest = newest.max(now);
+                admissions.push(Admission { at: newest, net: lease.permits().into() });
+                assert!(promise.holds(&admissions), "{admissions:?}\n{limit:?}");
+                leases.push((admissions.len() - 1, lease));
+            }
+            Err(denied) => {
+                tally.denied += 1;
+                if let Retry::At(at) = limit.retry(denied) {
+                    let early = Timestamp::from_nanos(at.as_nanos() - 1);
+                    assert!(limit.peek_at(at, n.max(1)).is_ok() && limit.peek_at(early, n.max(1)).is_err());
+                }
+            }
+        }
+        if draws.once_in(2) && !leases.is_empty() {
+            // One of the latest, more often than not.
+            let back = draws.magnitude(leases.len() as u64 - 1) as usize;
+            let pick = leases.len() - 1 - back;
+            let (admission, lease) = &mut leases[pick];
+            if splits && draws.once_in(3) && lease.permits() > 1 {
+                let part = lease.split(draws.within(1, u64::from(lease.permits()) - 1) as u32).unwrap();
+                let of = *admission;
+                leases.push((of, part));
+            } else {
+                let n = draws.one_of(&[lease.permits(), lease.permits(), lease.permits().div_ceil(2)]);
+                let at = admissions[*admission].at;
+                let before = limit.available_at(Timestamp::from_nanos(newest));
+                let refunded = lease.refund_at(Timestamp::from_nanos(now), n).unwrap();
+                let after = limit.available_at(Timestamp::from_nanos(newest));
+                assert!(refunded == n || refunded == 0, "all or none of {n}");
+                assert_eq!(after, capacity.min(before + u64::from(refunded)), "{n} of {before}: {limit:?}");
+                if let Some(expected) = promise.refund(at, newest, n) {
+                    assert_eq!(refunded, expected, "taken at {at}, and the newest at {newest}: {limit:?}");
+                }
+                if *admission == admissions.len() - 1 && !splits {
+                    assert_eq!(refunded, n, "nobody has taken since: {limit:?}");
+                }
+                admissions[*admission].net -= u64::from(refunded);
+                tally.refunded += u64::from(refunded > 0);
+                tally.worthless += u64::from(refunded == 0);
+                if lease.permits() == 0 {
+                    drop(leases.remove(pick));
+                }
+            }
+        }
+        now = match draws.below(8) {
+            0..=3 => newest.max(now),
+            4..=6 => newest + draws.magnitude(3_000_000_000),
+            // Late, by less than the staleness of all of them.
+            _ => newest.saturating_sub(draws.magnitude(900_000_000)),
+        };
+    }
+    let later = Timestamp::from_nanos(newest + 400_000_000_000);
+    assert_eq!(limit.available_at(later), capacity, "lost for ever");
+}
+
+fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
+    let mut draws = Draws::Seeded { state: seed, steps: 80 };
+    let draws = &mut draws;
+    let limit = draws.within(1, 20);
+    let nanos = draws.one_of(&[100_000_000, 700_000_000, 1_000_000_000, 1_300_000_007]);
+    let window = Duration::from_nanos(nanos);
+    match seed % 5 {
+        0 => {
+            let permits = draws.within(1, 10);
+            let builder = TokenBucket::builder(Rate::new(permits as u32, window), limit);
+            let builder = if draws.once_in(4) { builder.stepwise() } else { builder };
+            // Not every rate fits 32 bits.
+            let Ok(bucket) = builder.build_on::<W>() else { return };
+            let tick = bucket.tick().as_nanos() as u64;
+            let promise = BucketPromise { burst: limit, permits, period: nanos, tick };
+            trace(&bucket, &promise, false, draws, &mut tally[0]);
+        }
+        1 => {
+            let fixed = FixedWindow::builder(limit, window).build_on::<W>().unwrap();
+            let promise =
+                SegmentPromise { limit, window: nanos, segments: 1, together: 1, in_any_span: false };
+            let splits = draws.once_in(2);
+            trace(&fixed, &promise, splits, draws, &mut tally[1]);
+        }
+        2 => {
+            let fixed = FixedWindow::builder(limit, window).started_by_first_request();
+            let fixed = fixed.build_on::<W>().unwrap();
+            let splits = draws.once_in(2);
+            trace(&fixed, &StartedPromise { limit, window: nanos }, splits, draws, &mut tally[2]);
+        }
+        kind => {
+            let strict = kind == 4;
+            let segments = draws.within(1, 5);
+            let builder = SlidingWindow::<6>::builder(limit, window, segments as u32);
+            let builder = if strict { builder.strict() } else { builder };
+            let sliding = builder.build_on::<W>().unwrap();
+            let together = segments + u64::from(strict);
+            let promise = SegmentPromise { limit, window: nanos, segments, together, in_any_span: strict };
+            let splits = draws.once_in(2);
+            trace(&sliding, &promise, splits, draws, &mut tally[kind as usize]);
+        }
+    }
+}
+
+#[test]
+fn no_refund_lets_a_bound_be_passed() {
+    let mut tallies = [Tally::default(); 5];
+    let seeds = if cfg!(debug_assertions) { 5_000 } else { 40_000 };
+    for seed in 0..seeds {
+        check::<u64>(seed, &mut tallies);
+        check::<u32>(seed, &mut tallies);
+    }
+    for tally in tallies {
+        println!("{tally:?}");
+        let Tally { granted, denied, late, refunded, worthless } = tally;
+        assert!([granted, denied, late, refunded, worthless].iter().all(|&count| count > 500), "{tally:?}");
+    }
+}

@@ -1,0 +1,144 @@
+//! The window with a wait: one word, replaced by compare-exchange, every access `Relaxed`.
+#![cfg(loom)]
+
+use core::time::Duration;
+
+use loom::sync::Arc;
+use portcullis_core::{CooldownWindow, Limiter, Timestamp, Word};
+use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    racing_takes_share_the_limit_and_the_one_too_many_starts_the_wait,
+    of_two_who_exceed_one_starts_the_wait,
+    an_exceeding_request_beside_a_take_leaves_none_in_the_wait,
+    a_refund_beside_an_exceeding_request_lets_no_more_than_the_limit_in,
+    a_refund_comes_back_once,
+    two_requests_after_the_wait_start_one_window,
+    a_late_request_that_exceeds_does_not_end_the_window_at_once,
+);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// `limit` in 10 s, and a wait of 2 s.
+fn limit<W: Word>(limit: u64) -> CooldownWindow<W> {
+    let settings = CooldownWindow::builder(limit, 10 * SECOND).wait(2 * SECOND);
+    settings.tick(Duration::from_millis(1)).build_on().unwrap()
+}
+
+/// Nothing is lost: after the wait or the window all permits are there, and not one more.
+fn has_all_permits<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) {
+    assert_eq!(limit.available_at(now), limit.limit());
+    let all = u32::try_from(limit.limit()).unwrap();
+    assert_eq!(take(limit, now, all), limit.limit());
+    assert_eq!(take(limit, now, 1), 0);
+}
+
+fn racing_takes_share_the_limit_and_the_one_too_many_starts_the_wait<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(2));
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        let c = take(&*limit, at(5), 1);
+        assert_eq!(join(a) + join(b) + c, 2);
+        assert_eq!((limit.available_at(at(6)), take(&*limit, at(6), 1)), (0, 0));
+        has_all_permits(&limit, at(7));
+    });
+}
+
+fn of_two_who_exceed_one_starts_the_wait<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(1));
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(6), 1));
+        assert_eq!(take(&*limit, at(7), 1) + join(a), 0);
+        // From one of the two, and not prolonged by the other.
+        let end = if limit.available_at(at(8)) == 1 { 8 } else { 9 };
+        assert_eq!(limit.available_at(at(end - 1)), 0);
+        has_all_permits(&limit, at(end));
+    });
+}
+
+fn an_exceeding_request_beside_a_take_leaves_none_in_the_wait<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(3));
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        let exceeds = spawn(&limit, |limit| take(limit, at(5), 2));
+        let one = take(&*limit, at(5), 1);
+        assert_eq!(join(exceeds), 0);
+        assert!(one <= 1);
+        assert_eq!((limit.available_at(at(5)), take(&*limit, at(6), 1)), (0, 0));
+        has_all_permits(&limit, at(7));
+    });
+}
+
+fn a_refund_beside_an_exceeding_request_lets_no_more_than_the_limit_in<W: Word>() {
+    refund_beside_an_exceeding_request(|| limit::<W>(1), at(7));
+    // Without a wait of its own, which ends where the window does.
+    refund_beside_an_exceeding_request(
+        || CooldownWindow::builder(1, 10 * SECOND).tick(SECOND).build_on::<W>().unwrap(),
+        at(15),
+    );
+}
+
+fn refund_beside_an_exceeding_request<W: Word>(
+    new: impl Fn() -> CooldownWindow<W> + Send + Sync + 'static,
+    end: Timestamp,
+) {
+    explore(move || {
+        let limit = Arc::new(new());
+        turn();
+        let mut receipt = limit.take_at(at(5), 1).unwrap();
+        let other = spawn(&limit, |limit| take(limit, at(5), 1));
+        turn();
+        let back = limit.refund_at(at(5), 1, &mut receipt);
+        let other = join(other);
+        // Given back before the other asked, or too late.
+        assert_eq!(u64::from(back), other);
+        assert_eq!(take(&*limit, at(5), 1), 0);
+        has_all_permits(&limit, end);
+    });
+}
+
+fn a_refund_comes_back_once<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(2));
+        turn();
+        let mut receipt = limit.take_at(at(5), 1).unwrap();
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        turn();
+        let back = u64::from(limit.refund_at(at(5), 1, &mut receipt));
+        let granted = join(a) + join(b);
+        assert!(granted <= 1 + back, "{granted} and {back} back");
+        assert!(granted >= 1);
+        has_all_permits(&limit, at(15));
+    });
+}
+
+fn two_requests_after_the_wait_start_one_window<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(1));
+        assert_eq!(take(&*limit, at(5), 1) + take(&*limit, at(5), 1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(7), 1));
+        let b = spawn(&limit, |limit| take(limit, at(8), 1));
+        let early = take(&*limit, Timestamp::from_millis(6_999), 1);
+        assert_eq!(join(a) + join(b), 1);
+        assert_eq!(early, 0, "before the new window in its own time, and in that after the limit");
+        // The loser has exceeded: at 7 or at 8, and not before the start of the window.
+        assert_eq!(take(&*limit, Timestamp::from_millis(8_999), 1), 0);
+        has_all_permits(&limit, at(10));
+    });
+}
+
+fn a_late_request_that_exceeds_does_not_end_the_window_at_once<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(1));
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        let newer = spawn(&limit, |limit| take(limit, at(15), 1));
+        let late = take(&*limit, at(12), 1);
+        assert_eq!((join(newer), late), (1, 0));
+        let start = if limit.available_at(at(16)) == 1 { 0 } else { 15 };
+        assert_eq!(start, 15, "the window of the newer one ends 2 s after its start, at the earliest");
+        has_all_permits(&limit, at(25));
+    });
+}

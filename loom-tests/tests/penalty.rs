@@ -1,0 +1,130 @@
+//! The penalty: one word beside its limiter, replaced by compare-exchange, every access `Relaxed`.
+#![cfg(loom)]
+
+use core::time::Duration;
+
+use loom::sync::Arc;
+use portcullis_core::{Denied, FixedWindow, Limiter, Penalty, Timestamp, Word};
+use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it,
+    a_take_beside_the_start_stays_within_the_limit,
+    who_has_seen_a_penalty_is_denied_until_its_end,
+    a_pardon_beside_a_start_ends_it_or_comes_before_it,
+    a_word_that_is_cleared_beside_a_start_does_not_lose_it,
+    of_three_denials_the_third_starts_the_penalty,
+);
+
+const WAIT: Duration = Duration::from_secs(5);
+
+type Limit<W> = Penalty<FixedWindow<W>, W>;
+
+/// `limit` a second, and a penalty of 5 s after so many denials in a minute.
+fn window<W: Word>(limit: u64, denials: u64) -> Limit<W> {
+    let window = FixedWindow::builder(limit, Duration::from_secs(1)).build_on().unwrap();
+    let settings = Penalty::builder(WAIT).staleness(Duration::from_secs(1));
+    settings.after(denials, Duration::from_mins(1)).build_on().unwrap().around(window)
+}
+
+/// The first second at which no penalty is on.
+fn end<W: Word>(limit: &Limit<W>, from: u64) -> u64 {
+    (from..from + 60).find(|&second| !limit.is_on_at(at(second))).unwrap()
+}
+
+fn of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let late = Timestamp::from_millis(10_500);
+        let a = spawn(&limit, move |limit| take(limit, late, 1));
+        assert_eq!(take(&*limit, at(10), 1), 0);
+        // From one of the two, and not prolonged by the other.
+        turn();
+        let longer = limit.is_on_at(Timestamp::from_millis(15_499));
+        assert_eq!(join(a), 0);
+        assert!(limit.is_on_at(Timestamp::from_millis(14_999)));
+        assert_eq!(limit.is_on_at(Timestamp::from_millis(15_499)), longer);
+        assert_eq!(take(&*limit, Timestamp::from_millis(15_500), 1), 1);
+    });
+}
+
+fn a_take_beside_the_start_stays_within_the_limit<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(2, 1));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let denied = spawn(&limit, |limit| take(limit, at(10), 2));
+        let a = spawn(&limit, |limit| take(limit, at(10), 1));
+        let b = take(&*limit, at(10), 1);
+        assert_eq!(join(denied), 0);
+        assert!(join(a) + b <= 1);
+        assert_eq!((end(&limit, 10), limit.available_at(at(10))), (15, 0));
+        assert_eq!(limit.limiter().available_at(at(15)), 2);
+        assert_eq!(take(&*limit, at(15), 2), 2, "nothing is lost");
+    });
+}
+
+fn who_has_seen_a_penalty_is_denied_until_its_end<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let denied = spawn(&limit, |limit| take(limit, at(10), 1));
+        let seen = spawn(&limit, |limit| {
+            // The window is over: the limiter itself would grant.
+            let on = limit.is_on_at(at(11));
+            turn();
+            (on, limit.take_at(at(11), 1))
+        });
+        assert_eq!(join(denied), 0);
+        let (on, decision) = join(seen);
+        assert!(!on || decision == Err(Denied::Penalized { now: at(11), permits: 1 }));
+        assert!(limit.is_on_at(at(14)));
+        assert_eq!(take(&*limit, at(14), 1), 0);
+    });
+}
+
+fn a_pardon_beside_a_start_ends_it_or_comes_before_it<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let denied = spawn(&limit, |limit| take(limit, at(10), 1));
+        turn();
+        limit.pardon();
+        assert_eq!(join(denied), 0);
+        let end = end(&limit, 10);
+        assert!(end == 10 || end == 15, "{end}");
+        turn();
+        limit.pardon();
+        assert!(!limit.is_on_at(at(10)));
+        assert_eq!(take(&*limit, at(11), 1), 1);
+    });
+}
+
+fn a_word_that_is_cleared_beside_a_start_does_not_lose_it<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        assert_eq!(take(&*limit, at(10), 1) + take(&*limit, at(10), 1), 1);
+        // That one has been over for longer than anybody is late.
+        let a = spawn(&limit, |limit| take(limit, at(20), 1));
+        let b = take(&*limit, at(20), 1);
+        assert_eq!(join(a) + b, 1);
+        assert_eq!(end(&limit, 20), 25);
+    });
+}
+
+fn of_three_denials_the_third_starts_the_penalty<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 3));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(10), 1));
+        let b = spawn(&limit, |limit| take(limit, at(10), 1));
+        assert_eq!(take(&*limit, at(10), 1) + join(a) + join(b), 0);
+        assert_eq!(end(&limit, 10), 15);
+
+        let limit = Arc::new(window::<W>(1, 3));
+        assert_eq!(take(&*limit, at(10), 1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(10), 1));
+        assert_eq!(take(&*limit, at(10), 1) + join(a), 0);
+        assert_eq!(end(&limit, 10), 10, "two do not");
+    });
+}
