@@ -3,7 +3,9 @@
 //! | limiter | promises | gives back |
 //! |---|---|---|
 //! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
+//! | [`AdjustableBucket`] | the same, at a rate and a burst that can be changed meanwhile; can be reserved from | by time |
 //! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
+//! | [`AdjustableWindow`] | the same, under a limit and a length that can be changed meanwhile | at the window's end |
 //! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; strict, in any window's length | segment by segment |
 //! | [`CooldownWindow`] | at most `limit` permits from one start to the next, and a wait once they are exceeded | at the window's or the wait's end |
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the lease is dropped |
@@ -13,7 +15,7 @@
 //!
 //! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a limiter with a [`Clock`]. Every limiter
 //! is built by a `const fn` and can live in a `static`. [`Limiter`] is what they have in common, and what a limiter of your own
-//! implements. A [`Lease`] holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts.
+//! implements. A [`Lease`] holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts. [`AllOf`] judges many limits as one.
 //!
 //! ```
 //! use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -51,6 +53,7 @@
 extern crate std;
 
 mod adjustable_bucket;
+mod adjustable_window;
 mod all_of;
 pub mod clock;
 mod concurrency;
@@ -81,6 +84,7 @@ mod unlimited;
 mod word;
 
 pub use adjustable_bucket::{AdjustableBucket, Reservation};
+pub use adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
 pub use all_of::{AllLease, AllOf, DeniedBy, Limits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
