@@ -215,7 +215,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// that is more than the new limit, nothing is granted until enough of it has left the window.
     ///
     /// A take is judged by one limit, which it reads when it begins. So one that runs at the same time as the change may be granted what the old limit
-    /// leaves, also after this has returned, and the window then holds no more than the old limit. A take that happens after this has returned is
+    /// leaves, also after this has returned; the window then holds no more than that old limit. A take that happens after this has returned is
     /// granted only what the new limit leaves. The window's length and its segments cannot be changed: the ring counts by them.
     ///
     /// # Errors

@@ -1,0 +1,904 @@
+//! Windows whose settings are changed between requests, and at the same time: compared with a model that never wraps, checked against the
+//! bounds that are stated, and hammered by real threads.
+
+#[allow(dead_code, reason = "made for traces, too")]
+#[path = "support/draws.rs"]
+mod draws;
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::thread;
+
+use draws::Draws;
+use portcullis_core::{
+    AdjustableWindow, Carry, ChangeError, Denied, FixedWindow, Idle, Limiter, Receipt, Retry, Setting,
+    SettingsError, SlidingWindow, Timestamp, Word,
+};
+use proptest::prelude::any;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+const SECOND: Duration = Duration::from_secs(1);
+const CARRIES: [Carry; 4] = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+
+const fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// Ten in ten seconds; up to a hundred in up to a hundred seconds.
+fn on_grid<W: Word>() -> AdjustableWindow<W> {
+    let settings = AdjustableWindow::builder(10, 10 * SECOND).max_limit(100).max_window(100 * SECOND);
+    settings.build_on().unwrap()
+}
+
+/// The same, started by the first request.
+fn started<W: Word>() -> AdjustableWindow<W> {
+    let settings = AdjustableWindow::builder(10, 10 * SECOND).max_limit(100).max_window(100 * SECOND);
+    settings.started_by_first_request().build_on().unwrap()
+}
+
+/// Runs `$check` on both kinds of windows, on both words.
+macro_rules! on_each {
+    ($check:ident) => {
+        $check(&on_grid::<u64>());
+        $check(&on_grid::<u32>());
+        $check(&started::<u64>());
+        $check(&started::<u32>());
+    };
+}
+
+// Settings.
+
+#[test]
+fn what_cannot_be_built_names_the_setting_and_its_bound() {
+    const MOST: u64 = (1 << 48) - 1;
+    let build = |settings: portcullis_core::AdjustableWindowBuilder| settings.build().map(|_| ());
+    let zero = |setting| Err(SettingsError::Zero { setting });
+    let too_large = |setting, max| Err(SettingsError::TooLarge { setting, max });
+    let window = AdjustableWindow::builder;
+    assert_eq!(build(window(0, SECOND)), zero(Setting::Limit));
+    assert_eq!(build(window(0, SECOND).max_limit(5)), zero(Setting::Limit));
+    assert_eq!(build(window(1, Duration::ZERO)), zero(Setting::Window));
+    assert_eq!(build(window(1, SECOND).max_window(Duration::ZERO)), zero(Setting::Window));
+    assert_eq!(build(window(1, SECOND).tick(Duration::ZERO)), zero(Setting::Tick));
+    assert_eq!(build(window(6, SECOND).max_limit(5)), too_large(Setting::Limit, 5));
+    let short = window(1, SECOND).max_window(SECOND / 2);
+    assert_eq!(build(short), too_large(Setting::Window, 500_000_000));
+    assert_eq!(build(window(1, Duration::MAX)), too_large(Setting::Window, u64::MAX / 2));
+    let hasty = window(1, SECOND).staleness(Duration::from_millis(999));
+    let min = 1_000_000_000;
+    assert_eq!(build(hasty), Err(SettingsError::TooSmall { setting: Setting::Staleness, min }));
+    // 52 bits, of which four tell a dozen ticks of a second apart.
+    assert_eq!(build(window(u64::MAX, SECOND)), too_large(Setting::Limit, MOST));
+    for max in [MOST + 1, u64::MAX] {
+        assert_eq!(build(window(1, SECOND).max_limit(max)), too_large(Setting::Limit, MOST));
+    }
+    assert!(build(window(1, SECOND).max_limit(MOST)).is_ok());
+}
+
+/// The bound that a refusal names is the largest limit that fits, for any other settings.
+#[test]
+fn the_largest_limit_that_a_refusal_names_fits() {
+    fn check<W: Word>(seed: u64) -> bool {
+        let mut draws = Draws::Seeded { state: seed, steps: 1 };
+        let window = Duration::from_nanos(draws.magnitude(1 << 50).max(1));
+        let mut settings = AdjustableWindow::builder(1, window).max_limit(u64::MAX);
+        if draws.once_in(2) {
+            settings = settings.started_by_first_request();
+        }
+        if draws.once_in(2) {
+            settings = settings.tick(Duration::from_nanos(draws.magnitude(1 << 40).max(1)));
+        }
+        match settings.build_on::<W>().unwrap_err() {
+            SettingsError::TooLarge { setting: Setting::Limit, max: 0 } => {
+                settings.max_limit(1).build_on::<W>().unwrap_err();
+                false
+            }
+            SettingsError::TooLarge { setting: Setting::Limit, max } => {
+                settings.max_limit(max).build_on::<W>().unwrap();
+                settings.max_limit(max + 1).build_on::<W>().unwrap_err();
+                true
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((0..500).filter(|&seed| check::<u64>(seed)).count() > 100);
+    assert!((0..500).filter(|&seed| check::<u32>(seed)).count() > 50);
+}
+
+#[test]
+fn settings_that_are_refused_leave_all_as_it_was() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        limit.take_at(at(5), 4).unwrap();
+        let before = format!("{limit:?}");
+        let refused = |permits, window, error| {
+            for carry in CARRIES {
+                let outcome = limit.adjust_at(at(6), permits, window, carry);
+                assert_eq!(outcome, Err(ChangeError::Settings(error)), "{limit:?}");
+                assert_eq!(format!("{limit:?}"), before);
+            }
+        };
+        refused(0, SECOND, SettingsError::Zero { setting: Setting::Limit });
+        refused(1, Duration::ZERO, SettingsError::Zero { setting: Setting::Window });
+        refused(101, SECOND, SettingsError::TooLarge { setting: Setting::Limit, max: 100 });
+        refused(u64::MAX, SECOND, SettingsError::TooLarge { setting: Setting::Limit, max: 100 });
+        let max = 100_000_000_000;
+        refused(
+            1,
+            100 * SECOND + Duration::from_nanos(1),
+            SettingsError::TooLarge { setting: Setting::Window, max },
+        );
+        let max = u64::MAX / 2;
+        refused(1, Duration::MAX, SettingsError::TooLarge { setting: Setting::Window, max });
+        assert_eq!(limit.adjust_at(at(6), 100, 100 * SECOND, Carry::Keep), Ok(()));
+        assert_eq!((limit.limit(), limit.window()), (100, 100 * SECOND));
+    }
+    on_each!(check);
+}
+
+#[test]
+fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        let (now, stale) = (at(100_000), limit.staleness());
+        limit.take_at(now, 4).unwrap();
+        let before = format!("{limit:?}");
+        // The window that is on began at `now`.
+        let since = |age: Duration| Timestamp::from_nanos(now.as_nanos() - age.as_nanos() as u64);
+        let too_late = since(stale + 2 * limit.tick());
+        for carry in CARRIES {
+            let outcome = limit.adjust_at(too_late, 100, SECOND, carry);
+            assert_eq!(outcome, Err(ChangeError::Owes), "{limit:?}");
+            assert_eq!(format!("{limit:?}"), before);
+        }
+        assert_eq!(limit.adjust_at(since(stale), 100, SECOND, Carry::Keep), Ok(()));
+        assert_eq!(limit.available_at(since(stale)), 6, "{limit:?}");
+        assert_eq!(limit.available_at(now), 6, "its start counts: {limit:?}");
+    }
+    on_each!(check);
+}
+
+// What is carried over.
+
+#[test]
+fn each_policy_carries_over_what_it_says() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        // Of ten, so many are taken; then the limit is changed: so many are left.
+        for (carry, taken, new, left) in [
+            (Carry::Keep, 4, 20, 6),
+            (Carry::Keep, 4, 3, 3),
+            (Carry::Keep, 10, 100, 0),
+            (Carry::Keep, 0, 20, 10),
+            (Carry::Proportional, 4, 20, 12),
+            (Carry::Proportional, 4, 3, 1),
+            (Carry::Proportional, 10, 100, 0),
+            (Carry::Proportional, 0, 3, 3),
+            (Carry::Additive, 4, 20, 16),
+            (Carry::Additive, 4, 5, 1),
+            (Carry::Additive, 4, 3, 0),
+            (Carry::Additive, 0, 100, 100),
+            (Carry::Reset, 4, 20, 20),
+            (Carry::Reset, 10, 3, 3),
+        ] {
+            limit.adjust_at(at(5), 10, 10 * SECOND, Carry::Reset).unwrap();
+            if taken > 0 {
+                limit.take_at(at(5), taken).unwrap();
+            }
+            limit.adjust_at(at(5), new, 10 * SECOND, carry).unwrap();
+            assert_eq!(limit.available_at(at(5)), left, "{carry:?} of {taken} to {new}: {limit:?}");
+            assert_eq!(limit.available_at(at(15)), new, "all of the next window");
+        }
+    }
+    on_each!(check);
+}
+
+/// Used four of ten; with three there is nothing left, with ten again six.
+#[test]
+fn what_is_carried_as_used_is_not_forgotten_under_a_lower_limit() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        limit.take_at(at(5), 4).unwrap();
+        for (new, left) in [(3, 0), (1, 0), (10, 6), (4, 0), (5, 1), (100, 96)] {
+            limit.adjust_at(at(5), new, 10 * SECOND, Carry::Additive).unwrap();
+            assert_eq!(limit.available_at(at(5)), left, "{new}: {limit:?}");
+            assert!(limit.take_at(at(5), left as u32 + 1).is_err());
+        }
+    }
+    on_each!(check);
+}
+
+#[test]
+fn on_a_grid_the_window_that_is_on_ends_with_that_of_the_new_grid() {
+    fn check<W: Word>(_: W) {
+        for (length, end) in [(3, 15), (7, 14), (10, 20), (13, 26), (100, 100)] {
+            for carry in CARRIES {
+                let limit = on_grid::<W>();
+                limit.take_at(at(11), 10).unwrap();
+                limit.adjust_at(at(13), 10, length * SECOND, carry).unwrap();
+                let left = limit.available_at(at(13));
+                assert_eq!(left, if carry == Carry::Reset { 10 } else { 0 });
+                assert_eq!(limit.available_at(at(end - 1)), left, "{length}: {limit:?}");
+                assert_eq!(limit.available_at(at(end)), 10, "{length}: {limit:?}");
+                let _ = limit.take_at(at(13), 10);
+                let denied = limit.take_at(at(13), 1).unwrap_err();
+                assert_eq!(denied.retry(&limit), Retry::At(at(end)));
+            }
+        }
+    }
+    check(0u64);
+    check(0u32);
+}
+
+#[test]
+fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
+    fn check<W: Word>(_: W) {
+        let tick = started::<W>().tick();
+        for (length, end) in [(7, at(18)), (10, at(21)), (100, at(111)), (3, at(14).saturating_add(tick))] {
+            let limit = started::<W>();
+            limit.take_at(at(11), 10).unwrap();
+            limit.adjust_at(at(14), 10, length * SECOND, Carry::Keep).unwrap();
+            let denied = limit.take_at(at(14), 1).unwrap_err();
+            assert_eq!(denied.retry(&limit), Retry::At(end), "{length}: {limit:?}");
+            // With a reset, a new one begins with the change.
+            limit.adjust_at(at(14), 10, length * SECOND, Carry::Reset).unwrap();
+            limit.take_at(at(14), 10).unwrap();
+            let denied = limit.take_at(at(14), 1).unwrap_err();
+            assert_eq!(denied.retry(&limit), Retry::At(at(14).saturating_add(length * SECOND)));
+        }
+    }
+    check(0u64);
+    check(0u32);
+}
+
+/// An idle limiter grows, and keeps what it has until the window ends that the change has begun.
+#[test]
+fn keeping_makes_no_more_available_even_where_nothing_was_taken() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        limit.adjust_at(at(40), 50, 20 * SECOND, Carry::Keep).unwrap();
+        assert_eq!(limit.available_at(at(40)), 10, "{limit:?}");
+        assert_eq!(limit.available_at(at(59)), 10);
+        assert_eq!(limit.available_at(at(60)), 50, "{limit:?}");
+    }
+    on_each!(check);
+}
+
+#[test]
+fn without_a_change_it_decides_as_a_fixed_window_does() {
+    fn check<W: Word>(started: bool) {
+        let mut builder = FixedWindow::builder(10, SECOND).origin(at(3));
+        let mut adjustable = AdjustableWindow::builder(10, SECOND).origin(at(3));
+        if started {
+            builder = builder.started_by_first_request();
+            adjustable = adjustable.started_by_first_request();
+        }
+        let fixed: FixedWindow<W> = builder.build_on().unwrap();
+        let adjustable: AdjustableWindow<W> = adjustable.tick(fixed.tick()).build_on().unwrap();
+        let mut draws = Draws::Seeded { state: 7, steps: 0 };
+        let mut clock = 3_000_000_000;
+        for _ in 0..20_000 {
+            clock += draws.magnitude(1_000_000_000);
+            let now =
+                Timestamp::from_nanos(clock - draws.magnitude((clock - 3_000_000_000).min(1_000_000_000)));
+            let n = draws.below(13) as u32;
+            let (ours, theirs) = (adjustable.take_at(now, n), fixed.take_at(now, n));
+            assert_eq!(ours.is_ok(), theirs.is_ok(), "{n} at {now}: {adjustable:?}, {fixed:?}");
+            if let (Err(ours), Err(theirs)) = (ours, theirs) {
+                assert_eq!(ours, theirs);
+                assert_eq!(ours.retry(&adjustable), theirs.retry(&fixed));
+            }
+            assert_eq!(adjustable.available_at(now), fixed.available_at(now));
+            assert_eq!(adjustable.idle_at(now), fixed.idle_at(now));
+        }
+    }
+    // Positions of both are ticks where the first request starts a window; else the fixed window's are whole windows.
+    check::<u64>(false);
+    check::<u64>(true);
+    check::<u32>(true);
+}
+
+// Giving back.
+
+#[test]
+fn what_was_taken_before_a_change_cannot_be_given_back_after_it() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        for carry in CARRIES {
+            limit.adjust_at(at(5), 10, 10 * SECOND, Carry::Reset).unwrap();
+            let mut before = limit.try_acquire_at(at(5), 4).unwrap();
+            limit.adjust_at(at(5), 10, 10 * SECOND, carry).unwrap();
+            let left = limit.available_at(at(5));
+            assert_eq!(before.refund_at(at(5), 2), Ok(0));
+            let mut after = limit.try_acquire_at(at(5), 4).unwrap();
+            assert_eq!(before.refund_at(at(5), 2), Ok(0));
+            assert_eq!(limit.available_at(at(5)), left - 4);
+            assert_eq!((after.refund_at(at(5), 3), after.refund_at(at(5), 1)), (Ok(3), Ok(1)));
+            assert_eq!(limit.available_at(at(5)), left, "{limit:?}");
+        }
+    }
+    on_each!(check);
+}
+
+#[test]
+fn what_was_taken_in_an_older_window_cannot_be_given_back() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        let mut old = limit.try_acquire_at(at(5), 4).unwrap();
+        limit.take_at(at(15), 4).unwrap();
+        assert_eq!(old.refund_at(at(15), 4), Ok(0));
+        assert_eq!(limit.available_at(at(15)), 6, "{limit:?}");
+        // Nor more than was counted in this one.
+        let mut receipt = limit.take_at(at(15), 1).unwrap();
+        assert_eq!(limit.refund_at(at(15), 6, &mut receipt), 0);
+        assert_eq!(limit.refund_at(at(15), 1, &mut receipt), 1);
+    }
+    on_each!(check);
+}
+
+// Wild times.
+
+#[test]
+fn the_ends_of_time_panic_nowhere() {
+    fn check<W: Word>(seed: u64) {
+        let mut draws = Draws::Seeded { state: seed, steps: 200 };
+        let window = Duration::from_nanos(draws.magnitude(1 << 62).max(1));
+        let most = draws.magnitude(W::MASK >> 8).max(1);
+        let mut settings = AdjustableWindow::builder(1, window).max_limit(most);
+        settings = settings.origin(Timestamp::from_nanos(draws.magnitude(u64::MAX)));
+        if draws.once_in(2) {
+            settings = settings.started_by_first_request();
+        }
+        if draws.once_in(2) {
+            settings = settings.tick(Duration::from_nanos(draws.magnitude(1 << 62).max(1)));
+        }
+        let Ok(limit) = settings.build_on::<W>() else { return };
+        while draws.another_step() {
+            let near = draws.magnitude(u64::MAX);
+            let now = Timestamp::from_nanos(draws.one_of(&[0, u64::MAX, near, u64::MAX - near]));
+            let n = draws.magnitude(u64::from(u32::MAX)) as u32;
+            match limit.take_at(now, n) {
+                Ok(mut receipt) => _ = limit.refund_at(now, n / 2, &mut receipt),
+                Err(denied) => _ = denied.retry(&limit),
+            }
+            let length = Duration::from_nanos(draws.magnitude(1 << 62));
+            let _ = limit.adjust_at(now, draws.magnitude(most), length, draws.one_of(&CARRIES));
+            assert!(limit.available_at(now) <= limit.limit());
+            let _ = (limit.idle_at(now), limit.window(), limit.staleness(), limit.horizon());
+        }
+    }
+    for seed in 0..400 {
+        check::<u64>(seed);
+        check::<u32>(seed);
+    }
+}
+
+/// After an idle time of about a horizon it is told less than full, but not for long; and a retry is exact there, too.
+#[test]
+fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        limit.take_at(at(1_000), 10).unwrap();
+        let tick = limit.tick().as_nanos() as u64;
+        let horizon = limit.horizon().as_nanos() as u64 + tick;
+        let (stale, longest) = (limit.staleness().as_nanos() as u64, 100_000_000_000 + tick);
+        // All of them end at 1,010 s, or where that comes around.
+        let around = horizon + 1_010_000_000_000;
+        let told = |instant| limit.available_at(Timestamp::from_nanos(instant));
+        let shut = around - longest - 2 * stale;
+        for instant in [shut - 1_000_000_000, around, around + 1_000_000_000] {
+            assert_eq!(told(instant), 10, "{instant}: {limit:?}");
+        }
+        for instant in (shut + 1_000_000_000..around).step_by(300_000_000) {
+            assert_eq!(told(instant), 0, "{instant}: {limit:?}");
+            let denied = limit.take_at(Timestamp::from_nanos(instant), 1).unwrap_err();
+            assert_eq!(denied.retry(limit), Retry::At(Timestamp::from_nanos(around)));
+        }
+        // With room in the old window, only those are denied who could be late.
+        limit.adjust_at(at(1_001), 20, 10 * SECOND, Carry::Additive).unwrap();
+        let open = around - longest - stale;
+        let denied = limit.take_at(Timestamp::from_nanos(open - 1_000_000_000), 1).unwrap_err();
+        let Retry::At(then) = denied.retry(limit) else { panic!("{denied:?}") };
+        assert!(then.as_nanos().abs_diff(open) <= 2 * tick, "{then}: {limit:?}");
+        assert!(limit.peek_at(then, 1).is_ok());
+        assert!(limit.peek_at(Timestamp::from_nanos(then.as_nanos() - 1), 1).is_err());
+    }
+    on_each!(check);
+}
+
+/// A window with an end and a count, in ticks that never wrap; and what was granted in each window of the grid in force.
+struct Model {
+    origin: u64,
+    step: u64,
+    started: bool,
+    /// In ticks.
+    staleness: i128,
+    range: i128,
+    limit: u64,
+    window: i128,
+    end: i128,
+    count: u64,
+    /// The newest `now` since the last change, in nanoseconds.
+    newest: u64,
+    era: u64,
+    /// By the window's index on the grid in force.
+    granted: HashMap<i128, u64>,
+}
+
+impl Model {
+    fn tick(&self, now: u64) -> i128 {
+        (now.saturating_sub(self.origin) / self.step).into()
+    }
+
+    fn rounded(&self, now: u64) -> i128 {
+        let since = now.saturating_sub(self.origin);
+        if self.started { since.div_ceil(self.step).into() } else { (since / self.step).into() }
+    }
+
+    fn instant(&self, tick: i128) -> Option<Timestamp> {
+        let nanos = i128::from(self.origin) + tick * i128::from(self.step);
+        u64::try_from(nanos).ok().map(Timestamp::from_nanos)
+    }
+
+    fn is_on(&self, now: u64) -> bool {
+        self.tick(now) < self.end
+    }
+
+    fn available(&self, now: u64) -> u64 {
+        if self.is_on(now) { self.limit.saturating_sub(self.count) } else { self.limit }
+    }
+
+    /// The index of the window on the grid that an admission at `now` counts in.
+    fn index(&self, now: u64) -> i128 {
+        self.tick(now.max(self.newest)) / self.window
+    }
+
+    fn took(&mut self, now: u64, n: u32) {
+        if !self.is_on(now) {
+            let next = (self.tick(now) / self.window + 1) * self.window;
+            self.end = if self.started { self.rounded(now) + self.window } else { next };
+            self.count = 0;
+        }
+        self.count += u64::from(n);
+        if !self.started {
+            let granted = self.granted.entry(self.index(now)).or_default();
+            *granted += u64::from(n);
+            assert!(*granted <= self.limit, "{granted} in a window of {}", self.limit);
+        }
+        self.newest = self.newest.max(now);
+    }
+
+    fn gave_back(&mut self, n: u32) {
+        self.count -= u64::from(n);
+        if !self.started {
+            *self.granted.get_mut(&(self.end / self.window - 1)).unwrap() -= u64::from(n);
+        }
+    }
+
+    fn changed(&mut self, now: u64, limit: u64, window: i128, carry: Carry) {
+        let (tick, left) = (self.tick(now), self.available(now));
+        let used = if self.is_on(now) { self.count } else { 0 };
+        let left = match carry {
+            Carry::Keep => left.min(limit),
+            Carry::Proportional => (u128::from(left) * u128::from(limit) / u128::from(self.limit)) as u64,
+            Carry::Additive => limit.saturating_sub(used),
+            Carry::Reset => limit,
+        };
+        let begun = if self.is_on(now) { self.end - self.window } else { self.rounded(now) };
+        self.end = if !self.started {
+            let mut end = tick.max(begun) / window * window;
+            while end <= tick.max(begun) {
+                end += window;
+            }
+            end
+        } else if carry == Carry::Reset {
+            begun.max(self.rounded(now)) + window
+        } else {
+            (begun + window).max(tick + 1)
+        };
+        let count = if carry == Carry::Additive { used } else { limit - left };
+        (self.limit, self.window, self.count) = (limit, window, count);
+        self.granted.clear();
+        self.granted.insert(self.end / window - 1, self.count);
+        // One that is rounded up may begin after the end of time.
+        let begun = self.instant(begun.clamp(0, self.end - 1)).map_or(u64::MAX, Timestamp::as_nanos);
+        self.newest = now.max(begun);
+        self.era += 1;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    operations: u64,
+    granted: u64,
+    denied: u64,
+    changed: u64,
+    late: u64,
+    given_back: u64,
+}
+
+/// A random window and random operations on it, each compared with the model.
+fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
+    let length = draws.magnitude(1 << 56).max(1);
+    let window = draws.one_of(&[1_000_000_000, length, 60_000_000_000, 999_999_937, 1]);
+    let max_window = window.saturating_mul(draws.one_of(&[1, 2, 10]));
+    let most = draws.magnitude(W::MASK >> 8).max(1);
+    let max_limit = draws.one_of(&[20, most, 1]);
+    let mut settings = AdjustableWindow::builder(draws.within(1, max_limit), Duration::from_nanos(window))
+        .max_limit(max_limit)
+        .max_window(Duration::from_nanos(max_window));
+    let started = draws.once_in(2);
+    if started {
+        settings = settings.started_by_first_request();
+    }
+    if draws.once_in(3) {
+        settings = settings.tick(Duration::from_nanos(draws.magnitude(20_000_000_000).max(1)));
+    }
+    let far = draws.magnitude(u64::MAX);
+    let origin = draws.one_of(&[0, far, u64::MAX - far]);
+    let Ok(limiter) = settings.origin(Timestamp::from_nanos(origin)).build_on::<W>() else { return };
+    let step = limiter.tick().as_nanos() as u64;
+    let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
+    let mut model = Model {
+        origin,
+        step,
+        started,
+        staleness: ticks(limiter.staleness()),
+        range: ticks(limiter.horizon()) + 1,
+        limit: limiter.limit(),
+        window: ticks(limiter.window()),
+        end: 0,
+        count: 0,
+        newest: origin,
+        era: 0,
+        granted: HashMap::new(),
+    };
+    let mut receipts: Vec<(Receipt, u32, u64, i128)> = Vec::new();
+    while draws.another_step() {
+        tally.operations += 1;
+        let jump = draws.magnitude(max_window.saturating_mul(3));
+        let now = if draws.once_in(3) {
+            // As late as is allowed, and a little into the future of that.
+            let stale = (model.staleness.cast_unsigned() * u128::from(step)).min(u64::MAX.into()) as u64;
+            let late = draws.magnitude(stale.min(max_window.saturating_mul(2)));
+            tally.late += 1;
+            model.newest.saturating_sub(late)
+        } else {
+            // Not so far that the end comes around.
+            let far = model.instant(model.end + model.range / 4 - 1).map_or(u64::MAX, Timestamp::as_nanos);
+            model.newest.saturating_add(jump).min(far).max(model.newest)
+        };
+        let time = Timestamp::from_nanos(now);
+        let available = model.available(now);
+        assert_eq!(limiter.available_at(time), available, "{limiter:?} at {time}");
+        match draws.below(8) {
+            0 => {
+                let length = draws.within(1, max_window);
+                let limit = draws.within(1, max_limit);
+                let carry = draws.one_of(&CARRIES);
+                limiter.adjust_at(time, limit, Duration::from_nanos(length), carry).unwrap();
+                model.changed(now, limit, i128::from(length.div_ceil(step)), carry);
+                assert_eq!((limiter.limit(), ticks(limiter.window())), (model.limit, model.window));
+                tally.changed += 1;
+                // Receipts are good for as many eras as the word tells apart.
+                receipts.retain(|&(_, _, era, _)| model.era - era < 15);
+            }
+            1 if !receipts.is_empty() => {
+                let index = draws.below(receipts.len() as u64) as usize;
+                let (mut receipt, n, era, end) = receipts.swap_remove(index);
+                let worth = if (era, end) == (model.era, model.end) { n } else { 0 };
+                assert_eq!(limiter.refund_at(time, n, &mut receipt), worth, "{limiter:?}");
+                if worth > 0 {
+                    model.gave_back(worth);
+                    tally.given_back += 1;
+                }
+            }
+            _ => {
+                let n = u32::try_from(draws.magnitude(max_limit.saturating_add(1))).unwrap_or(u32::MAX);
+                let n = draws.one_of(&[n, u32::try_from(available).unwrap_or(n), 1]);
+                let outcome = limiter.take_at(time, n);
+                let wanted = u64::from(n.max(1));
+                assert_eq!(outcome.is_ok(), wanted <= available, "{n} at {time}: {limiter:?}");
+                match outcome {
+                    Ok(receipt) if n > 0 => {
+                        model.took(now, n);
+                        receipts.push((receipt, n, model.era, model.end));
+                        tally.granted += 1;
+                    }
+                    Ok(_) => {}
+                    Err(denied) => {
+                        tally.denied += 1;
+                        check_denial(&limiter, &model, time, n, denied);
+                    }
+                }
+            }
+        }
+        check_view(&limiter, &model, time);
+    }
+}
+
+/// A denial says what it should, and the retry is exact.
+fn check_denial<W: Word>(
+    limiter: &AdjustableWindow<W>,
+    model: &Model,
+    time: Timestamp,
+    n: u32,
+    denied: Denied,
+) {
+    if u64::from(n) > model.limit {
+        assert_eq!(denied, Denied::ExceedsCapacity { permits: n, capacity: model.limit as u32 });
+        assert_eq!(denied.retry(limiter), Retry::Never);
+        return;
+    }
+    assert_eq!(denied, Denied::Exhausted { now: time, permits: n });
+    let end = model.instant(model.end);
+    assert_eq!(denied.retry(limiter), end.map_or(Retry::Never, Retry::At));
+    if let Some(end) = end {
+        let earlier = Timestamp::from_nanos(end.as_nanos() - 1);
+        assert!(limiter.peek_at(end, n).is_ok() && limiter.peek_at(earlier, n).is_err(), "{limiter:?}");
+    }
+}
+
+/// What can be read agrees with the model.
+fn check_view<W: Word>(limiter: &AdjustableWindow<W>, model: &Model, time: Timestamp) {
+    let now = time.as_nanos();
+    assert_eq!(limiter.available_at(time), model.available(now), "{limiter:?} at {time}");
+    let idle = match model.is_on(now) {
+        true if model.count == 0 => Idle::Now,
+        true => Idle::InUse,
+        false => Idle::Since(model.instant(model.end).unwrap()),
+    };
+    assert_eq!(limiter.idle_at(time), idle, "{limiter:?} at {time}");
+}
+
+#[test]
+fn changed_at_random_it_decides_as_the_model_does() {
+    fn check(name: &str, subject: fn(&mut Draws<'_>, &mut Tally)) {
+        let operations = if cfg!(debug_assertions) { 200_000 } else { 2_000_000 };
+        let mut tally = Tally::default();
+        let mut seed = 0;
+        while tally.operations < operations {
+            seed += 1;
+            subject(&mut Draws::Seeded { state: seed, steps: 100 }, &mut tally);
+        }
+        println!("{name}: {tally:?}");
+        let least = operations / 20;
+        assert!(tally.granted > least && tally.denied > least && tally.changed > least, "{tally:?}");
+        assert!(tally.late > least && tally.given_back > least / 20, "{tally:?}");
+    }
+    check("64 bits", trace::<u64>);
+    check("32 bits", trace::<u32>);
+}
+
+/// The same from lists of choices, which shrink to the smallest trace that fails.
+#[test]
+fn traces_that_shrink_decide_as_the_model_does() {
+    let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };
+    for subject in [trace::<u64>, trace::<u32>] {
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut runner = TestRunner::new_with_rng(config.clone(), rng);
+        let choices = proptest::collection::vec(any::<u64>(), 0..300);
+        let outcome = runner.run(&choices, |choices| {
+            subject(&mut Draws::Given(&choices), &mut Tally::default());
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+}
+
+// Threads.
+
+/// Whatever is kept at one instant is never more than there was, and nothing of it is lost.
+#[test]
+fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        let now = at(50);
+        // As many as can be told apart from the rest of a long run.
+        limit.adjust_at(now, 100, 10 * SECOND, Carry::Reset).unwrap();
+        let (granted, busy, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let changed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for seed in 0..2 {
+                let (limit, busy, done, changed) = (&limit, &busy, &done, &changed);
+                scope.spawn(move || {
+                    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+                    while !done.load(Relaxed) {
+                        let length = draws.within(1, 100) as u32 * SECOND;
+                        match limit.adjust_at(now, 100, length, Carry::Keep) {
+                            Ok(()) => changed.fetch_add(1, Relaxed),
+                            Err(ChangeError::Busy) => busy.fetch_add(1, Relaxed),
+                            Err(other) => panic!("{other}"),
+                        };
+                    }
+                });
+            }
+            let takers: Vec<_> = (0..2)
+                .map(|seed| {
+                    let (limit, granted, changed) = (&limit, &granted, &changed);
+                    scope.spawn(move || {
+                        let mut draws = Draws::Seeded { state: seed, steps: 20_000 };
+                        while draws.another_step() || changed.load(Relaxed) < 200 {
+                            let n = draws.within(1, 3) as u32;
+                            // Some are given back, unless a change comes between.
+                            if let Ok(mut lease) = limit.try_acquire_at(now, n) {
+                                let back = draws.below(u64::from(n) + 1) as u32;
+                                let back = lease.refund_at(now, back).unwrap();
+                                granted.fetch_add(u64::from(n - back), Relaxed);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for taker in takers {
+                taker.join().unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        let left = limit.available_at(now);
+        assert_eq!(granted.load(Relaxed) + left, 100, "{limit:?}");
+        println!("{changed:?} changes, {busy:?} times busy");
+    }
+    on_each!(check);
+}
+
+/// Takers and one who changes the limit, on a clock that goes on: no window of the grid holds more than the largest limit there was.
+#[test]
+fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
+    const MOST: u64 = 40;
+    for carry in [Carry::Keep, Carry::Proportional, Carry::Additive] {
+        let window = Duration::from_micros(1);
+        let limit = AdjustableWindow::builder(MOST, window).build().unwrap();
+        let (clock, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        let windows = Mutex::new(HashMap::<u64, u64>::new());
+        let changed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut draws = Draws::Seeded { state: 1, steps: 0 };
+                while !done.load(Relaxed) {
+                    let now = Timestamp::from_nanos(clock.load(SeqCst));
+                    limit.adjust_at(now, draws.within(1, MOST), window, carry).unwrap();
+                    changed.fetch_add(1, Relaxed);
+                }
+            });
+            let takers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut mine = HashMap::<u64, u64>::new();
+                        let mut calls = 0;
+                        while calls < 100_000 || changed.load(Relaxed) < 200 {
+                            calls += 1;
+                            let now = clock.fetch_add(5, SeqCst);
+                            let granted = limit.take_at(Timestamp::from_nanos(now), 1).is_ok();
+                            // The instant that it counts at lies in between.
+                            let latest = clock.load(SeqCst);
+                            if granted && now / 1_000 == latest / 1_000 {
+                                *mine.entry(now / 1_000).or_default() += 1;
+                            }
+                        }
+                        let mut all = windows.lock().unwrap();
+                        for (index, count) in mine {
+                            *all.entry(index).or_default() += count;
+                        }
+                    })
+                })
+                .collect();
+            for taker in takers {
+                taker.join().unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        let windows = windows.into_inner().unwrap();
+        let most = windows.values().max().copied().unwrap_or(0);
+        assert!(most <= MOST, "{most} with {carry:?}");
+        assert!(windows.len() > 100, "{} windows", windows.len());
+    }
+}
+
+// The sliding window's limit.
+
+#[test]
+fn a_sliding_windows_limit_is_refused_outside_of_its_range_and_stays() {
+    let limit = SlidingWindow::<4>::builder(5, 4 * SECOND, 4).max_limit(9).build().unwrap();
+    assert_eq!(limit.set_limit(0), Err(SettingsError::Zero { setting: Setting::Limit }));
+    assert_eq!(limit.set_limit(10), Err(SettingsError::TooLarge { setting: Setting::Limit, max: 9 }));
+    assert_eq!(limit.limit(), 5);
+    assert_eq!((limit.set_limit(9), limit.set_limit(1), limit.limit()), (Ok(5), Ok(9), 1));
+    let plain = SlidingWindow::<4>::new(5, 4 * SECOND, 4);
+    assert_eq!((plain.set_limit(2), plain.set_limit(5)), (Ok(5), Ok(2)));
+    assert!(plain.set_limit(6).is_err());
+    let refused = SlidingWindow::<4>::builder(5, 4 * SECOND, 4).max_limit(4).build().unwrap_err();
+    assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Limit, max: 4 });
+    let refused = SlidingWindow::<4>::builder(0, 4 * SECOND, 4).max_limit(4).build().unwrap_err();
+    assert_eq!(refused, SettingsError::Zero { setting: Setting::Limit });
+}
+
+/// A ledger of what was granted in each segment, against limits that change.
+#[test]
+fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
+    const MOST: u64 = 30;
+    fn check<W: Word>(strict: bool, seed: u64) -> (u64, u64) {
+        let mut builder = SlidingWindow::<6>::builder(10, 4 * SECOND, 4).max_limit(MOST);
+        if strict {
+            builder = builder.strict();
+        }
+        let limit: SlidingWindow<6, W> = builder.build_on().unwrap();
+        let mut draws = Draws::Seeded { state: seed, steps: 0 };
+        let length = 4 + u64::from(strict);
+        let (mut counted, mut newest, mut set) = (HashMap::<u64, u64>::new(), 0, 10);
+        let (mut granted, mut denied) = (0, 0);
+        for _ in 0..2_000 {
+            if draws.once_in(4) {
+                let next = draws.within(1, MOST);
+                assert_eq!(limit.set_limit(next), Ok(set));
+                set = next;
+            }
+            let now = newest + draws.magnitude(3);
+            let late = draws.magnitude(2).min(now);
+            let now = if draws.once_in(3) { now - late } else { now };
+            // A late one counts in the newest segment.
+            let segment = now.max(newest);
+            let held: u64 = (0..length).filter_map(|age| counted.get(&segment.checked_sub(age)?)).sum();
+            let left = set.saturating_sub(held);
+            assert_eq!(limit.available_at(at(now)), left, "{limit:?}");
+            let n = draws.below(MOST / 4) as u32;
+            match limit.take_at(at(now), n) {
+                Ok(_) => {
+                    assert!(u64::from(n.max(1)) <= left, "{n}: {limit:?}");
+                    *counted.entry(segment).or_default() += u64::from(n);
+                    newest = if n > 0 { segment } else { newest };
+                    granted += 1;
+                }
+                Err(refused) => {
+                    assert!(u64::from(n.max(1)) > left, "{n}: {limit:?}");
+                    denied += 1;
+                    if let Retry::At(then) = refused.retry(&limit) {
+                        let earlier = Timestamp::from_nanos(then.as_nanos() - 1);
+                        assert!(limit.peek_at(then, n).is_ok() && limit.peek_at(earlier, n).is_err());
+                    } else {
+                        assert!(u64::from(n) > set);
+                    }
+                }
+            }
+            assert_eq!(limit.idle_at(at(now)).is_idle(), limit.available_at(at(now)) == set);
+        }
+        (granted, denied)
+    }
+    for seed in 0..20 {
+        for (granted, denied) in [
+            check::<u64>(false, seed),
+            check::<u64>(true, seed),
+            check::<u32>(false, seed),
+            check::<u32>(true, seed),
+        ] {
+            assert!(granted > 100 && denied > 100, "{granted} granted, {denied} denied");
+        }
+    }
+}
+
+/// After the last change has returned, and all calls that began before it, nothing is granted beyond it.
+#[test]
+fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_after() {
+    const MOST: u64 = 1_000;
+    for round in 0..200 {
+        let limit = SlidingWindow::<4>::builder(MOST, 4 * SECOND, 4).build().unwrap();
+        let granted = AtomicU64::new(0);
+        let after = thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        granted.fetch_add(u64::from(limit.take_at(at(5), 2).is_ok()) * 2, SeqCst);
+                    }
+                });
+            }
+            // What is counted here was granted before the change.
+            let before = granted.load(SeqCst);
+            limit.set_limit(100).unwrap();
+            let own = limit.take_at(at(5), 1).is_ok();
+            assert!(!own || before < 100, "round {round}: {before} were granted before");
+            own
+        });
+        // Three calls at most were under way.
+        let total = granted.load(SeqCst) + u64::from(after);
+        assert_eq!(limit.available_at(at(5)), 100u64.saturating_sub(total), "round {round}");
+        assert!(limit.take_at(at(5), 101).is_err());
+        if total >= 100 {
+            assert!(limit.take_at(at(5), 1).is_err(), "round {round}: {total}");
+        }
+        assert_eq!(limit.available_at(at(9)), 100);
+    }
+}

@@ -1,0 +1,262 @@
+//! Windows whose settings change while others take: a fixed window's limit and length together with its word, a sliding window's limit
+//! beside its own.
+#![cfg(loom)]
+
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::time::Duration;
+
+use loom::sync::Arc;
+use portcullis_core::{AdjustableWindow, Carry, ChangeError, Denied, Limiter, Receipt, SlidingWindow, Word};
+use portcullis_loom::{at, explore, explore_within, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    what_is_kept_beside_takes_is_what_is_left,
+    a_take_after_a_change_is_judged_by_the_new_limit,
+    a_change_beside_the_first_takes_of_a_window_loses_none_of_them,
+    two_who_change_at_once_leave_the_settings_of_one,
+    a_take_beside_two_changes_is_judged_by_settings_that_belong_together,
+    one_denied_beside_two_changes_is_told_a_limit_that_there_was,
+    what_is_available_beside_two_changes_is_what_there_was_throughout,
+    what_is_given_back_beside_a_change_comes_back_once_or_not_at_all,
+    what_is_given_back_beside_a_take_and_a_change_passes_no_bound,
+    takes_beside_a_raised_limit_share_the_new_one,
+    a_take_after_a_lowered_limit_is_judged_by_it,
+    a_take_beside_a_lowered_limit_passes_neither,
+);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// So many in a second; up to nine in up to nine seconds.
+fn window<W: Word>(limit: u64) -> Arc<AdjustableWindow<W>> {
+    let settings = AdjustableWindow::builder(limit, SECOND).max_limit(9).max_window(9 * SECOND);
+    Arc::new(settings.build_on().unwrap())
+}
+
+fn adjust<W: Word>(
+    limiter: &AdjustableWindow<W>,
+    seconds: u64,
+    limit: u64,
+    window: u32,
+    carry: Carry,
+) -> Result<(), ChangeError> {
+    turn();
+    limiter.adjust_at(at(seconds), limit, window * SECOND, carry)
+}
+
+/// Takes `n` permits at `seconds`, and notes how they can be given back.
+fn receipt<L: Limiter>(limiter: &L, seconds: u64, n: u32) -> Receipt {
+    turn();
+    limiter.take_at(at(seconds), n).unwrap()
+}
+
+/// Gives `n` permits back at `seconds`; returns how many have come back.
+fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, mut receipt: Receipt) -> u64 {
+    turn();
+    limiter.refund_at(at(seconds), n, &mut receipt).into()
+}
+
+/// At `seconds`, so many permits are available, and not one more.
+fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
+    assert_eq!(limiter.available_at(at(seconds)), permits, "at {seconds} s");
+    let n = u32::try_from(permits).unwrap();
+    assert_eq!(take(limiter, at(seconds), n + 1), 0);
+    if n > 0 {
+        assert_eq!(take(limiter, at(seconds), n), permits);
+    }
+    assert_eq!(take(limiter, at(seconds), 1), 0);
+}
+
+fn what_is_kept_beside_takes_is_what_is_left<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(2);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 2));
+        assert_eq!(adjust(&limit, 5, 3, 1, Carry::Keep), Ok(()));
+        has(&*limit, 5, 2 - join(a) - join(b));
+        has(&*limit, 6, 3);
+    });
+}
+
+fn a_take_after_a_change_is_judged_by_the_new_limit<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(2);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        assert_eq!(adjust(&limit, 5, 1, 1, Carry::Additive), Ok(()));
+        let own = take(&*limit, at(5), 1);
+        let others = join(a) + join(b);
+        assert!(own == 0 || others == 0, "{own} of one, besides {others}");
+        assert!(own + others >= 1);
+        has(&*limit, 5, 0);
+        has(&*limit, 6, 1);
+    });
+}
+
+fn a_change_beside_the_first_takes_of_a_window_loses_none_of_them<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(2);
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        // Whether the window of 7 s has begun or not, the one that is on then ends at 9 s.
+        let a = spawn(&limit, |limit| take(limit, at(7), 1));
+        let b = spawn(&limit, |limit| take(limit, at(7), 1));
+        assert_eq!(adjust(&limit, 7, 3, 3, Carry::Additive), Ok(()));
+        assert_eq!(join(a) + join(b), 2);
+        assert_eq!(limit.available_at(at(8)), 1);
+        has(&*limit, 7, 1);
+        has(&*limit, 9, 3);
+    });
+}
+
+fn two_who_change_at_once_leave_the_settings_of_one<W: Word>() {
+    let busy = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&busy);
+    explore(move || {
+        let limit = window::<W>(1);
+        assert_eq!(take(&*limit, at(12), 1), 1);
+        let other = spawn(&limit, |limit| adjust(limit, 12, 2, 2, Carry::Additive));
+        let own = adjust(&limit, 12, 3, 3, Carry::Additive);
+        let other = join(other);
+        match (own, other) {
+            (Ok(()), Ok(())) => {}
+            (Ok(()), Err(ChangeError::Busy)) | (Err(ChangeError::Busy), Ok(())) => {
+                counted.fetch_add(1, Relaxed);
+            }
+            outcomes => panic!("{outcomes:?}"),
+        }
+        let (permits, end) = match (limit.limit(), limit.window().as_secs()) {
+            (2, 2) if other.is_ok() => (2, 14),
+            (3, 3) if own.is_ok() => (3, 15),
+            mixture => panic!("{mixture:?}"),
+        };
+        assert_eq!(limit.available_at(at(end - 1)), permits - 1);
+        assert_eq!(limit.available_at(at(end)), permits);
+        // And the next one is let in.
+        assert_eq!(adjust(&limit, 12, 5, 1, Carry::Reset), Ok(()));
+        has(&*limit, 12, 5);
+        has(&*limit, 13, 5);
+    });
+    assert!(busy.load(Relaxed) > 0, "nobody met another one");
+}
+
+fn a_take_beside_two_changes_is_judged_by_settings_that_belong_together<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(1);
+        // The first of its window, whose end depends on length and reciprocal.
+        let taker = spawn(&limit, |limit| take(limit, at(20), 1));
+        assert_eq!(adjust(&limit, 5, 2, 7, Carry::Additive), Ok(()));
+        assert_eq!(adjust(&limit, 8, 3, 3, Carry::Additive), Ok(()));
+        assert_eq!(join(taker), 1);
+        let left = [14, 15, 20, 21].map(|seconds| limit.available_at(at(seconds)));
+        // After both changes, from 18 s to 21 s. Or before the second one, which comes late and has the window end with its start, at 14 s.
+        assert!([[2, 2, 2, 3], [2, 3, 3, 3]].contains(&left), "{left:?}");
+    });
+}
+
+fn one_denied_beside_two_changes_is_told_a_limit_that_there_was<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(1);
+        let taker = spawn(&limit, |limit| {
+            let outcome = limit.take_at(at(5), 7);
+            (outcome, limit.limit())
+        });
+        assert_eq!(adjust(&limit, 5, 8, 1, Carry::Keep), Ok(()));
+        assert_eq!(adjust(&limit, 5, 2, 1, Carry::Keep), Ok(()));
+        match join(taker) {
+            (Err(Denied::ExceedsCapacity { permits: 7, capacity: 1 }), _)
+            | (Err(Denied::ExceedsCapacity { permits: 7, capacity: 2 }), 2)
+            // One is kept of eight.
+            | (Err(Denied::Exhausted { permits: 7, .. }), 8 | 2) => {}
+            other => panic!("{other:?}"),
+        }
+        has(&*limit, 5, 1);
+    });
+}
+
+fn what_is_available_beside_two_changes_is_what_there_was_throughout<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(1);
+        let reader = spawn(&limit, |limit| limit.available_at(at(5)));
+        assert_eq!(adjust(&limit, 5, 9, 1, Carry::Keep), Ok(()));
+        assert_eq!(adjust(&limit, 5, 5, 1, Carry::Keep), Ok(()));
+        assert_eq!(join(reader), 1);
+    });
+}
+
+fn what_is_given_back_beside_a_change_comes_back_once_or_not_at_all<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(2);
+        let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 1));
+        let a = spawn(&limit, move |limit| give_back(limit, 5, 1, first));
+        let b = spawn(&limit, move |limit| give_back(limit, 5, 1, last));
+        assert_eq!(adjust(&limit, 5, 3, 1, Carry::Keep), Ok(()));
+        has(&*limit, 5, join(a) + join(b));
+        has(&*limit, 6, 3);
+    });
+}
+
+fn what_is_given_back_beside_a_take_and_a_change_passes_no_bound<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(1);
+        let noted = receipt(&*limit, 5, 1);
+        let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
+        let taker = spawn(&limit, |limit| take(limit, at(5), 1));
+        assert_eq!(adjust(&limit, 5, 1, 1, Carry::Additive), Ok(()));
+        let (taken, back) = (join(taker), join(back));
+        assert!(taken <= back, "{taken} taken, {back} given back");
+        has(&*limit, 5, back - taken);
+        has(&*limit, 6, 1);
+    });
+}
+
+// The sliding window: two segments of a second each.
+
+fn sliding<W: Word>(limit: u64) -> Arc<SlidingWindow<2, W>> {
+    Arc::new(SlidingWindow::builder(limit, 2 * SECOND, 2).max_limit(3).build_on().unwrap())
+}
+
+fn set_limit<W: Word>(limiter: &SlidingWindow<2, W>, limit: u64) -> u64 {
+    turn();
+    limiter.set_limit(limit).unwrap()
+}
+
+fn takes_beside_a_raised_limit_share_the_new_one<W: Word>() {
+    explore(|| {
+        let limit = sliding::<W>(1);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        assert_eq!(set_limit(&limit, 2), 1);
+        let own = take(&*limit, at(5), 2);
+        let taken = own + join(a);
+        assert!([1, 2].contains(&taken), "{taken}");
+        has(&*limit, 5, 2 - taken);
+        has(&*limit, 7, 2);
+    });
+}
+
+fn a_take_after_a_lowered_limit_is_judged_by_it<W: Word>() {
+    explore(|| {
+        let limit = sliding::<W>(3);
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        assert_eq!(set_limit(&limit, 1), 3);
+        assert_eq!(take(&*limit, at(6), 1), 0, "one counts already");
+        join(a);
+        has(&*limit, 6, 0);
+        has(&*limit, 7, 1);
+    });
+}
+
+fn a_take_beside_a_lowered_limit_passes_neither<W: Word>() {
+    // In a new segment, with a roll.
+    explore_within(2, || {
+        let limit = sliding::<W>(2);
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        let a = spawn(&limit, |limit| take(limit, at(7), 1));
+        assert_eq!(set_limit(&limit, 1), 2);
+        let own = take(&*limit, at(7), 1);
+        let taken = own + join(a);
+        assert!([1, 2].contains(&taken), "{taken}");
+        assert_eq!(limit.available_at(at(7)), 0);
+        has(&*limit, 8, 0);
+        has(&*limit, 9, 1);
+    });
+}
