@@ -27,24 +27,29 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::lattice::{Lattice, Terms, left};
 use crate::live::Live;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
-use crate::word::{NativeWord, Word};
-use crate::{Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket};
+use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::{
+    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket,
+};
 
 /// A token bucket whose rate and burst can be changed while others take from it, and that can be reserved from ahead of time.
 ///
 /// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned before a change is settled at the old rate, to the
 /// fraction of a permit.
 ///
-/// **Bound.** As a token bucket's, `burst + rate * t`, where the rate is that of each moment; where permits are [reserved](Self::reserve_at), each
-/// counts at the instant at which it may act; what was given back does not count. What is [forced](Self::force_at) may exceed it by the declared debt.
+/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each moment, and what [`Carry`] adds in a change. What was given back
+/// does not count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are [reserved](Self::reserve_at), each
+/// counts at the instant at which it may act; if settings have changed since, at the one at which the bucket has paid for it, which may be another.
 ///
-/// **Cost.** Up to one and a half times a token bucket's: a grant is one compare-exchange, a denial writes nothing and reads the word
+/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the newest time: within one and a half times a token
+/// bucket's cost where many calls fall into a tick, and about twice where each brings a new one. A denial writes nothing and reads the word
 /// twice. Changes are lock-free, too; only one at a time is let in, and others are told to try again.
 ///
 /// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses the tick so that it reaches an
-/// hour or more, as for a 32-bit token bucket. The tick stays as it is built. Receipts are good for as many eras as the other
+/// hour or more, as for a 32-bit token bucket, but from 1 µs up with 64 bits. The tick stays as it is built, also that of a stepwise bucket. Receipts are good for as many eras as the other
 /// bits tell apart, 1,024 or 16: those of a reservation that is older could be taken for one of the era.
 ///
 /// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a configuration.
@@ -72,6 +77,10 @@ use crate::{Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, R
 #[derive(Debug)]
 pub struct AdjustableBucket<W: Word = NativeWord> {
     live: Live<SETTINGS, W>,
+    /// The newest tick at which a decision was written, wrapped in the word: what has been granted may be newer than the `now` of a change.
+    newest: AtomicWord<W>,
+    /// By how many ticks a `now` may be late.
+    late: W,
     ticks: Grid,
     terms: Terms,
 }
@@ -119,8 +128,22 @@ impl AdjustableBucket {
 
 impl<W: Word> AdjustableBucket<W> {
     const_unless_loom! {
-        pub(crate) const fn from_terms(terms: Terms, lattice: &Lattice, ticks: Grid, used: u64) -> Self {
-            Self { live: Live::new(as_settings(lattice), used), ticks, terms }
+        pub(crate) const fn from_terms(
+            terms: Terms,
+            lattice: &Lattice,
+            ticks: Grid,
+            start: Timestamp,
+            used: u64,
+        ) -> Self {
+            let late = if lattice.gain == 0 { u64::MAX } else { lattice.staleness() / lattice.gain };
+            let late = if late > W::MASK / 2 { W::MASK / 2 } else { late };
+            Self {
+                live: Live::new(as_settings(lattice), used),
+                newest: AtomicWord::new(ticks.index(start) & W::MASK),
+                late: narrow(late),
+                ticks,
+                terms,
+            }
         }
     }
 
@@ -206,13 +229,13 @@ impl<W: Word> AdjustableBucket<W> {
         .map(|_| ())
     }
 
-    /// Changes rate and burst from `now` on; `carry` says what becomes of the permits in the bucket. What is owed stays owed (but for
-    /// [`Carry::Reset`]), and is paid at the new rate.
+    /// Changes rate and burst from `now` on, or from the newest time at which anything was granted, if that is later; `carry` says what becomes of the
+    /// permits in the bucket, and of what is owed. Reservations keep their instants.
     ///
     /// # Errors
     ///
     /// [`ChangeError::Busy`] if another change is under way, [`ChangeError::Settings`] if they do not fit the word at the bucket's tick,
-    /// [`ChangeError::Owes`] if more is owed, or `now` is older than the newest by more, than the new settings can express.
+    /// [`ChangeError::Owes`] if more is owed than the new settings can express.
     /// Nothing has changed then.
     ///
     /// # Cost
@@ -231,10 +254,12 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     pub fn adjust_at(&self, now: Timestamp, rate: Rate, burst: u64, carry: Carry) -> Result<(), ChangeError> {
         let tick = Some(Duration::from_nanos(self.ticks.step()));
-        let terms = Terms { rate, burst, tick, ..self.terms };
+        let terms = Terms { rate, burst, tick, stepwise: false, ..self.terms };
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
         self.live.change(|word| {
+            let tick = self.no_older_than_newest(tick);
+            self.note(tick);
             let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
             Ok((as_settings(&new), used))
         })
@@ -328,6 +353,38 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
+    /// Makes `tick` the newest, unless one that is newer has been noted: before a decision at it is written.
+    #[inline(always)]
+    fn note(&self, tick: u64) {
+        if self.newest.load(Relaxed) != tick & W::MASK {
+            self.note_newer(tick);
+        }
+    }
+
+    #[cold]
+    fn note_newer(&self, tick: u64) {
+        let mut newest = self.newest.load(Relaxed);
+        while self.ahead(newest, tick).is_none() {
+            match self.newest.compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(newer) => newest = newer,
+            }
+        }
+    }
+
+    /// By how many ticks `newest` is ahead of `tick`, if that can be: more than anyone may be late, and it lies a whole turn behind.
+    #[inline(always)]
+    fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
+        let ahead = newest.wrapping_sub(tick) & W::MASK;
+        if ahead <= self.late.into() { Some(ahead) } else { None }
+    }
+
+    /// The later of `tick` and the newest at which a decision was written, of those that the caller's word shows.
+    fn no_older_than_newest(&self, tick: u64) -> u64 {
+        // Relaxed: the word was acquired, and each decision in it noted its tick before it released the word.
+        tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
+    }
+
     /// What `tell` says of settings that belong to the word.
     fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
         let mut word = self.live.load();
@@ -362,6 +419,7 @@ impl<W: Word> AdjustableBucket<W> {
                     break 'told Ok(Receipt::NONE);
                 }
                 let next = Self::paid(word) | left;
+                self.note(tick);
                 match self.live.exchange(word, next) {
                     Ok(()) => return Ok(Receipt::new(next)),
                     Err(newer) => word = newer,
@@ -381,7 +439,7 @@ impl<W: Word> AdjustableBucket<W> {
         (word & !Self::USED).wrapping_add(word & Self::IN_DEBT) & W::MASK
     }
 
-    /// Takes `n` permits, owing if need be; of more than `most`, none. Says how much is owed in ticks.
+    /// Takes `n` permits, at most `most`, owing if need be; where there is an `until`, only if they have come in by then. Returns when that is.
     fn force(
         &self,
         now: Timestamp,
@@ -389,6 +447,9 @@ impl<W: Word> AdjustableBucket<W> {
         most: impl Fn(&Lattice) -> u64,
         until: Option<Timestamp>,
     ) -> Result<(Receipt, Timestamp), Denied> {
+        if n == 0 {
+            return Ok((Receipt::NONE, now));
+        }
         let tick = self.ticks.index(now);
         let mut word = self.live.load();
         loop {
@@ -397,24 +458,24 @@ impl<W: Word> AdjustableBucket<W> {
             let decision = if u64::from(n) > most {
                 Err(Denied::ExceedsCapacity { permits: n, capacity: most as u32 })
             } else {
-                lattice
-                    .forced(lattice.position(tick), word & Self::USED, n)
-                    .and_then(|(left, owed)| {
-                        let due = match owed {
-                            0 => now,
-                            owed => self.ticks.start(lattice.settled(tick, owed)?)?,
-                        };
-                        let upper =
-                            if owed == 0 { Self::paid(word) } else { word & !Self::USED | Self::IN_DEBT };
-                        until.is_none_or(|until| due <= until).then_some((upper | left, due))
-                    })
-                    .ok_or(Denied::Exhausted { now, permits: n })
+                let forced = lattice.forced(lattice.position(tick), word & Self::USED, n);
+                let decided = forced.and_then(|(left, owed)| match (owed, until) {
+                    (0, _) => Some((Self::paid(word) | left, now)),
+                    (_, None) => Some((word & !Self::USED | Self::IN_DEBT | left, now)),
+                    (_, Some(until)) => {
+                        let due = lattice.settled(tick, owed)?;
+                        let left = lattice.acted(lattice.position(due), left, n);
+                        let due = self.ticks.start(due).filter(|&due| due <= until)?;
+                        Some((word & !Self::USED | Self::IN_DEBT | left, due))
+                    }
+                });
+                decided.ok_or(Denied::Exhausted { now, permits: n })
             };
             let outcome = match decision {
-                Ok((next, due)) if n > 0 => {
+                Ok((next, due)) => {
+                    self.note(tick);
                     self.live.exchange(word, next).map(|()| Ok((Receipt::new(next), due)))
                 }
-                Ok(_) => return Ok((Receipt::NONE, now)),
                 Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
             };
             match outcome {
@@ -434,7 +495,11 @@ impl<W: Word> AdjustableBucket<W> {
             }
             let lattice = self.lattice(word);
             if lattice.is_unlimited() {
-                return n;
+                match self.live.confirm(word) {
+                    Ok(()) => return n,
+                    Err(newer) => word = newer,
+                }
+                continue;
             }
             let used = word & Self::USED;
             let after = used.wrapping_sub(taken) & Self::USED;
@@ -444,9 +509,9 @@ impl<W: Word> AdjustableBucket<W> {
             } else if then & Self::IN_DEBT != 0 {
                 (price.saturating_sub(after) / lattice.cost) as u32
             } else {
-                // As late as the newest `now` can be.
-                let passed = lattice.position(tick).wrapping_sub(taken).wrapping_add(lattice.staleness());
-                (lattice.full.saturating_sub(passed & Self::USED).min(price) / lattice.cost) as u32
+                let position = lattice.position(self.no_older_than_newest(tick));
+                let passed = position.wrapping_sub(taken) & Self::USED;
+                (lattice.full.saturating_sub(passed).min(price) / lattice.cost) as u32
             };
             if worth == 0 {
                 return 0;
@@ -480,14 +545,14 @@ fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> 
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
     let has = match carry {
         Carry::Reset => i128::from(new.full),
-        Carry::Proportional if has > 0 && !old.is_unlimited() => {
+        Carry::Proportional if balance.owed == 0 && !old.is_unlimited() => {
             i128::from(balance.available) * i128::from(new.full) / i128::from(old.full)
         }
         Carry::Additive if !old.is_unlimited() => (has + grown).max(has.min(0)),
         Carry::Keep | Carry::Proportional | Carry::Additive => has,
     };
     let has = has.min(new.full.into());
-    if -has > i128::from(new.debt) + i128::from(new.staleness()) {
+    if -has > i128::from(new.debt) {
         return Err(ChangeError::Owes);
     }
     Ok(new.position(tick).wrapping_sub(has.cast_unsigned() as u64) & new.mask)
@@ -504,8 +569,8 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.take(now, n)
     }
 
-    /// All of them, if nobody has taken since, and no settings have changed. Else as many as cannot have been refilled since, judged as if `now`
-    /// were older than the newest by the whole [`staleness`](Self::staleness); and then nothing more of what was taken before.
+    /// All of them, if nobody has taken since; else as many as have not been refilled since, and then nothing more of what was taken before. None, if
+    /// settings have changed, something else was given back out of turn, or the bucket went into debt or out of it.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.give_back(now, n, receipt)
     }
@@ -579,7 +644,8 @@ where
     }
 
     /// Gives the permits back at `now`, before they were acted on, and returns how many of them can be taken anew: all, if nobody has taken or
-    /// reserved since; else those that nobody has reserved after, as long as the bucket has been in debt throughout and nothing else was given back out of turn.
+    /// reserved since; else those that nobody has reserved after. None, if the bucket has come out of debt since, something else was given back out of turn, or
+    /// settings have changed.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -109,6 +109,17 @@ impl Lattice {
         (owed <= self.debt).then(|| (balance.from.wrapping_add(price) & self.mask, owed))
     }
 
+    /// Where a bucket is used up to that is used up to `left` by a reservation of `n`, which acts at `position` and not before: by then it holds no more
+    /// than a full bucket.
+    pub(crate) fn acted(&self, position: u64, left: u64, n: u32) -> u64 {
+        let rest = self.full.saturating_sub(u64::from(n).wrapping_mul(self.cost));
+        if position.wrapping_sub(left) & self.mask > rest {
+            position.wrapping_sub(rest) & self.mask
+        } else {
+            left
+        }
+    }
+
     /// The tick at which `units` that are owed at `tick` have come in, if ever.
     pub(crate) fn settled(&self, tick: u64, units: u64) -> Option<u64> {
         match self.gain {
@@ -152,7 +163,7 @@ impl Lattice {
     }
 
     /// The units in the time that a `now` may be late.
-    pub(crate) fn staleness(&self) -> u64 {
+    pub(crate) const fn staleness(&self) -> u64 {
         (self.mask - self.behind).wrapping_add(1).wrapping_sub(self.debt)
     }
 }
@@ -189,7 +200,9 @@ impl Terms {
         let mask = u64::MAX >> (64 - bits);
         if self.rate.is_unlimited() {
             // Nothing costs anything, so that zero available is always enough.
-            let lattice = Lattice { gain: 0, cost: 0, full: 0, debt: 0, behind: mask, burst: mask, mask };
+            // Any request fits.
+            let burst = if bits < u32::BITS { u32::MAX as u64 } else { mask };
+            let lattice = Lattice { gain: 0, cost: 0, full: 0, debt: 0, behind: mask, burst, mask };
             let tick = match self.tick {
                 Some(tick) => settings::nanos(tick, Setting::Tick),
                 None => Ok(1),
@@ -215,8 +228,10 @@ impl Terms {
         if let Some(tick) = chosen {
             return self.fit(bits, period, tick, staleness);
         }
-        let mut best = self.fit(bits, period, 1, staleness);
-        let mut tick = 10;
+        // Of an adjustable bucket on 64 bits, a coarser tick than necessary: in each it notes the time anew.
+        let finest = if bits > 32 { 1_000 } else { 1 };
+        let mut best = self.fit(bits, period, finest, staleness);
+        let mut tick = 10 * finest;
         while tick <= MAX_AUTOMATIC_TICK {
             let other = self.fit(bits, period, tick, staleness);
             match (&best, &other) {
@@ -251,8 +266,10 @@ impl Terms {
         };
         match settings::staleness(range, full, staleness, scale) {
             Ok(late) => {
-                if self.debt > (range / 4 / cost) as u64 {
-                    let max = (range / 4 / cost) as u64;
+                // A reservation acts at a whole tick, and may be counted up to there.
+                let rounding = if self.debt == 0 { 0 } else { gain };
+                let max = ((range / 4 - rounding) / cost) as u64;
+                if self.debt > max {
                     return Err(SettingsError::TooLarge { setting: Setting::Debt, max });
                 }
                 let debt = self.debt as u128 * cost;
@@ -261,7 +278,7 @@ impl Terms {
                     cost: cost as u64,
                     full: full as u64,
                     debt: debt as u64,
-                    behind: (range - late - debt) as u64,
+                    behind: (range - late - debt - rounding) as u64,
                     burst: self.burst,
                     mask: (range - 1) as u64,
                 };

@@ -20,7 +20,7 @@ use core::hint::cold_path;
 use core::mem;
 
 use crate::SettingsError;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, Word};
@@ -88,8 +88,9 @@ impl<const N: usize, W: Word> Live<N, W> {
     /// Replaces `word` by `next`, if nobody has changed it since; else says what it is now.
     #[inline(always)]
     pub(crate) fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
-        // Relaxed on success: continues the release sequence of the change that set this era. Acquire on failure: as `load`.
-        self.word.compare_exchange_weak(word, next & W::MASK, Relaxed, Acquire).map(|_| ())
+        // Release: who reads this word also sees what was noted before, and a change comes after all that was decided by the set that it is about
+        // to overwrite. Acquire on failure: as `load`.
+        self.word.compare_exchange_weak(word, next & W::MASK, Release, Acquire).map(|_| ())
     }
 
     /// Whether the word is still `word`, so that what was computed from its settings holds; else says what it is now.
@@ -127,8 +128,9 @@ impl<const N: usize, W: Word> Live<N, W> {
                 cell.store(setting, Release);
             }
             let next = upper.wrapping_add(Self::ERA) & W::MASK | state & Self::STATE;
-            // Release: pairs with the acquire in `load`.
-            match self.word.compare_exchange_weak(word, next, Release, Acquire) {
+            // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the last decision by the old set, which the next
+            // change overwrites. On failure too: what was noted before the newer word is seen.
+            match self.word.compare_exchange_weak(word, next, AcqRel, Acquire) {
                 Ok(_) => return Ok(()),
                 Err(newer) => word = newer,
             }
@@ -159,8 +161,7 @@ impl<W: Word> Drop for Writing<'_, W> {
 pub enum ChangeError {
     /// Another thread, or one that this call has interrupted, is changing them. Nothing has changed; try again later.
     Busy,
-    /// More is owed than the new settings can express; or `now` is older than the newest by more than they can. Nothing has changed; try
-    /// again later.
+    /// More is owed than the new settings can express. Nothing has changed; try again later.
     Owes,
     /// The settings do not fit.
     Settings(SettingsError),
@@ -205,11 +206,12 @@ impl core::error::Error for ChangeError {
 pub enum Carry {
     /// As many are available as before, at most the new capacity.
     Keep,
-    /// The same share of the capacity is available, rounded down.
+    /// The same share of the capacity is available, to the fraction of a permit. What is owed stays owed.
     Proportional,
-    /// As many are in use as before: what the capacity grows by is available at once, and what it shrinks by is taken away.
+    /// As many are in use as before: what the capacity grows by is available at once, or pays what is owed; what it shrinks by is taken away, down to
+    /// nothing available.
     Additive,
-    /// All of the new capacity is available.
+    /// All of the new capacity is available, and nothing is owed.
     Reset,
 }
 

@@ -32,8 +32,8 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    AdjustableBucket, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting, SettingsError,
-    Timestamp,
+    AdjustableBucket, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
@@ -582,7 +582,8 @@ impl TokenBucketBuilder {
     }
 
     const_unless_loom! {
-        /// A bucket whose rate and burst can be changed, on the target's own word. Its tick is chosen for an hour's horizon, if none is given.
+        /// A bucket whose rate and burst can be changed, on the target's own word. If no tick is given, the finest from 1 µs up (1 ns with a 32-bit word)
+        /// whose horizon is an hour or more.
         ///
         /// # Errors
         ///
@@ -615,7 +616,7 @@ impl TokenBucketBuilder {
         pub const fn build_adjustable_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
             match self.start(AdjustableBucket::<W>::BITS) {
                 Ok((lattice, ticks, used)) => {
-                    Ok(AdjustableBucket::from_terms(self.terms, &lattice, ticks, used))
+                    Ok(AdjustableBucket::from_terms(self.terms, &lattice, ticks, self.origin, used))
                 }
                 Err(error) => Err(error),
             }
