@@ -27,10 +27,9 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::lattice::{Lattice, Terms, left};
 use crate::live::Live;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
-use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::word::{NativeWord, Word};
 use crate::{
     Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
@@ -77,10 +76,6 @@ use crate::{
 #[derive(Debug)]
 pub struct AdjustableBucket<W: Word = NativeWord> {
     live: Live<SETTINGS, W>,
-    /// The newest tick at which a decision was written, wrapped in the word: what has been granted may be newer than the `now` of a change.
-    newest: AtomicWord<W>,
-    /// By how many ticks a `now` may be late.
-    late: W,
     ticks: Grid,
     terms: Terms,
 }
@@ -136,14 +131,8 @@ impl<W: Word> AdjustableBucket<W> {
             used: u64,
         ) -> Self {
             let late = if lattice.gain == 0 { u64::MAX } else { lattice.staleness() / lattice.gain };
-            let late = if late > W::MASK / 2 { W::MASK / 2 } else { late };
-            Self {
-                live: Live::new(as_settings(lattice), used),
-                newest: AtomicWord::new(ticks.index(start) & W::MASK),
-                late: narrow(late),
-                ticks,
-                terms,
-            }
+            let live = Live::new(as_settings(lattice), used, ticks.index(start), late);
+            Self { live, ticks, terms }
         }
     }
 
@@ -258,9 +247,9 @@ impl<W: Word> AdjustableBucket<W> {
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
         self.live.change(|word| {
-            let tick = self.no_older_than_newest(tick);
-            self.note(tick);
+            let tick = self.live.no_older_than_newest(tick);
             let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
+            self.live.note(tick);
             Ok((as_settings(&new), used))
         })
     }
@@ -302,7 +291,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).tick(), Duration::from_nanos(1));
+    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).tick(), Duration::from_micros(1));
     /// ```
     pub fn tick(&self) -> Duration {
         Duration::from_nanos(self.ticks.step())
@@ -324,8 +313,8 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// let day = Duration::from_secs(86_400);
-    /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 52 * day);
+    /// let year = Duration::from_secs(365 * 86_400);
+    /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 142 * year);
     /// ```
     pub fn horizon(&self) -> Duration {
         self.read(|lattice, _| self.span(lattice.mask, lattice.gain))
@@ -351,38 +340,6 @@ impl<W: Word> AdjustableBucket<W> {
             burst: self.live.setting(word, BURST),
             mask: Self::USED,
         }
-    }
-
-    /// Makes `tick` the newest, unless one that is newer has been noted: before a decision at it is written.
-    #[inline(always)]
-    fn note(&self, tick: u64) {
-        if self.newest.load(Relaxed) != tick & W::MASK {
-            self.note_newer(tick);
-        }
-    }
-
-    #[cold]
-    fn note_newer(&self, tick: u64) {
-        let mut newest = self.newest.load(Relaxed);
-        while self.ahead(newest, tick).is_none() {
-            match self.newest.compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed) {
-                Ok(_) => return,
-                Err(newer) => newest = newer,
-            }
-        }
-    }
-
-    /// By how many ticks `newest` is ahead of `tick`, if that can be: more than anyone may be late, and it lies a whole turn behind.
-    #[inline(always)]
-    fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
-        let ahead = newest.wrapping_sub(tick) & W::MASK;
-        if ahead <= self.late.into() { Some(ahead) } else { None }
-    }
-
-    /// The later of `tick` and the newest at which a decision was written, of those that the caller's word shows.
-    fn no_older_than_newest(&self, tick: u64) -> u64 {
-        // Relaxed: the word was acquired, and each decision in it noted its tick before it released the word.
-        tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
 
     /// What `tell` says of settings that belong to the word.
@@ -419,7 +376,7 @@ impl<W: Word> AdjustableBucket<W> {
                     break 'told Ok(Receipt::NONE);
                 }
                 let next = Self::paid(word) | left;
-                self.note(tick);
+                self.live.note(tick);
                 match self.live.exchange(word, next) {
                     Ok(()) => return Ok(Receipt::new(next)),
                     Err(newer) => word = newer,
@@ -473,7 +430,7 @@ impl<W: Word> AdjustableBucket<W> {
             };
             let outcome = match decision {
                 Ok((next, due)) => {
-                    self.note(tick);
+                    self.live.note(tick);
                     self.live.exchange(word, next).map(|()| Ok((Receipt::new(next), due)))
                 }
                 Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
@@ -509,7 +466,7 @@ impl<W: Word> AdjustableBucket<W> {
             } else if then & Self::IN_DEBT != 0 {
                 (price.saturating_sub(after) / lattice.cost) as u32
             } else {
-                let position = lattice.position(self.no_older_than_newest(tick));
+                let position = lattice.position(self.live.no_older_than_newest(tick));
                 let passed = position.wrapping_sub(taken) & Self::USED;
                 (lattice.full.saturating_sub(passed).min(price) / lattice.cost) as u32
             };

@@ -47,15 +47,13 @@ use crate::{
 /// [`Carry::Keep`] there is never more left than before, and with [`Carry::Additive`] what was granted in the window and what is still granted
 /// in it are together at most the larger of the limits that were in force, so that however often the settings are changed at one instant, nothing is gained by it.
 ///
-/// An admission counts at the later of its own `now` and the newest one since the last change, that of the change included. So a change at an older
-/// `now` than the newest takes the time back to it, but not further than to the start of the window that is on; in the windows between the two,
-/// the new limit may be granted once more. A change that is no older than the newest `now` adds nothing to the bound.
+/// An admission counts at the later of its own `now` and the newest one granted, and so does a change.
 ///
 /// **Exact.** Retry times are exact to the nanosecond, as long as nobody changes the settings. Lengths are rounded up to whole
 /// [ticks](Self::tick).
 ///
-/// **Cost.** That of a fixed window or less, as long as a window is on; its first grant costs two more multiplications. A grant is one
-/// compare-exchange, a denial writes nothing and reads the word twice. Changes are lock-free, too; only one at a time is let in, and others
+/// **Cost.** About that of a fixed window, as long as a window is on; its first grant costs two more multiplications. A grant is one
+/// compare-exchange, and in each new [tick](Self::tick) a second one, which notes the newest time. A denial writes nothing and reads the word twice. Changes are lock-free, too; only one at a time is let in, and others
 /// are told to try again.
 ///
 /// **Horizon.** End and count share 52 bits of a 64-bit word, 26 of a 32-bit one: the count takes the bits of the largest limit that may be set, and the
@@ -212,7 +210,8 @@ impl<W: Word> AdjustableWindow<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Changes limit and window from `now` on; `carry` says what becomes of the permits in the window that is on.
+    /// Changes limit and window from `now` on, or from the newest time at which anything was granted, if that is later; `carry` says what
+    /// becomes of the permits in the window that is on.
     ///
     /// On a grid, the window that is on then ends where that one of the new grid ends which `now` lies in. Where windows are started by the first
     /// request, it ends the new length after its start, if that is not over yet, else within a tick; where no window is on, one begins with the
@@ -248,7 +247,12 @@ impl<W: Word> AdjustableWindow<W> {
     ) -> Result<(), ChangeError> {
         let new = self.settings(limit, window).map_err(ChangeError::Settings)?;
         self.live.change(|word| {
-            let (end, count) = self.carried(word, now, new, carry)?;
+            let (tick, into) = self.split(now);
+            let newest = self.live.no_older_than_newest(tick);
+            // Somewhere in that tick.
+            let into = if newest == tick { into } else { 1 };
+            let (end, count) = self.carried(word, (newest, into), new, carry)?;
+            self.live.note(newest);
             Ok((new.to_words(), self.stamp(end) | count))
         })
     }
@@ -316,7 +320,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// ```
     /// # use portcullis_core::AdjustableWindow;
     /// # use core::time::Duration;
-    /// assert_eq!(AdjustableWindow::new(3, Duration::from_secs(1)).tick(), Duration::from_nanos(1));
+    /// assert_eq!(AdjustableWindow::new(3, Duration::from_secs(1)).tick(), Duration::from_micros(1));
     /// ```
     pub fn tick(&self) -> Duration {
         self.span(1)
@@ -448,16 +452,15 @@ impl<W: Word> AdjustableWindow<W> {
         Ok(Settings { limit, window })
     }
 
-    /// End and count under new settings, for a change at `now`.
+    /// End and count under new settings, for a change in a tick and so far into it.
     fn carried(
         &self,
         word: u64,
-        now: Timestamp,
+        (tick, into): (u64, u64),
         new: Settings,
         carry: Carry,
     ) -> Result<(u64, u64), ChangeError> {
         let old = self.in_force(word);
-        let (tick, into) = self.split(now);
         let on = self.on(word, self.stamp(tick), old.limit);
         let (tick, rounded) = (i128::from(tick), i128::from(self.started && into != 0));
         // A window that is over has begun again.
@@ -510,6 +513,7 @@ impl<W: Word> AdjustableWindow<W> {
             let outcome = match from {
                 Ok(from) if n > 0 => {
                     let receipt = Receipt::new(from & !self.counts());
+                    self.live.note(tick);
                     self.live.exchange(word, from + wanted).map(|()| Ok(receipt))
                 }
                 Ok(_) => self.live.confirm(word).map(|()| Ok(Receipt::NONE)),
@@ -682,7 +686,7 @@ impl AdjustableWindowBuilder {
 
     /// The grain in which time is counted, 1 ns to 292 years: lengths are rounded up to whole ticks, and so is the start of a window that the first
     /// request starts. Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else
-    /// the coarsest up to the window.
+    /// the coarsest up to the window; with a 64-bit word and a window of 10 µs or more, from 1 µs up.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -766,7 +770,8 @@ impl AdjustableWindowBuilder {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: max_window });
             }
             let (mut tick, automatic) = match self.tick {
-                None => (1, true),
+                // In each tick, the newest time is noted anew: not finer than need be.
+                None => (if W::BITS == 64 && window >= 10_000 { 1_000 } else { 1 }, true),
                 Some(tick) => match settings::nanos(tick, Setting::Tick) {
                     Ok(nanos) => (nanos, false),
                     Err(error) => return Err(error),
@@ -787,7 +792,7 @@ impl AdjustableWindowBuilder {
             let settings = Settings { limit: self.limit, window: window.div_ceil(tick) };
             Ok(AdjustableWindow {
                 // No window is on: the last one ended with the origin.
-                live: Live::new(settings.to_words(), 0),
+                live: Live::new(settings.to_words(), 0, 0, layout.staleness),
                 origin: self.origin,
                 ticks: Grid::new(Timestamp::ZERO, tick),
                 started: self.started,

@@ -4,6 +4,7 @@
 //! word      era | mark | set | state       one atomic word; the last field is the limiter's own
 //! sets      two sets of settings           `set` says which one is in force; the other one may be being written
 //! writing   0 or 1                         whether somebody is writing it
+//! newest    a tick, wrapped                at least the newest time at which a decision in the word was made
 //! ```
 //!
 //! Who decides reads the word, the set in force, and then exchanges the word: it has changed if the set has. Who denies reads the word again
@@ -12,6 +13,9 @@
 //!
 //! Invariant: while the word stays the same, so does the set that it names. Hence what was computed from a set that was being overwritten is
 //! never written and never told. Nobody waits: a second writer is told that the first one is busy.
+//!
+//! Whoever decides notes its time before it exchanges the word, so that a change comes after all that was granted, not only by the word but by the
+//! clock: settled at an older time, what has been earned until then would count twice.
 //!
 //! The era also tells receipts of one era from those of another; it repeats after 1,024 eras, or 16 in a word of 32 bits.
 
@@ -23,7 +27,7 @@ use crate::SettingsError;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, Word};
+use crate::word::{AtomicWord, Word, narrow};
 
 /// A state and two sets of `N` settings.
 #[derive(Debug)]
@@ -31,6 +35,9 @@ pub(crate) struct Live<const N: usize, W: Word> {
     word: AtomicWord<W>,
     writing: AtomicWord<W>,
     sets: [[AtomicWord<W>; N]; 2],
+    newest: AtomicWord<W>,
+    /// By how many ticks a time may be late.
+    late: W,
 }
 
 impl<const N: usize, W: Word> Live<N, W> {
@@ -45,7 +52,7 @@ impl<const N: usize, W: Word> Live<N, W> {
     pub(crate) const ERA: u64 = Self::SET << 2;
 
     const_unless_loom! {
-        pub(crate) const fn new(settings: [u64; N], state: u64) -> Self {
+        pub(crate) const fn new(settings: [u64; N], state: u64, tick: u64, late: u64) -> Self {
             #[cfg(not(loom))]
             let mut sets = [const { [const { AtomicWord::new(0) }; N] }; 2];
             #[cfg(loom)]
@@ -56,7 +63,13 @@ impl<const N: usize, W: Word> Live<N, W> {
                 mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
                 at += 1;
             }
-            Self { word: AtomicWord::new(state & Self::STATE), writing: AtomicWord::new(0), sets }
+            Self {
+                word: AtomicWord::new(state & Self::STATE),
+                writing: AtomicWord::new(0),
+                sets,
+                newest: AtomicWord::new(tick & W::MASK),
+                late: narrow(if late > W::MASK / 2 { W::MASK / 2 } else { late }),
+            }
         }
     }
 
@@ -102,6 +115,38 @@ impl<const N: usize, W: Word> Live<N, W> {
             same if same == word => Ok(()),
             _ => Err(self.load()),
         }
+    }
+
+    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is written.
+    #[inline(always)]
+    pub(crate) fn note(&self, tick: u64) {
+        // Relaxed, here and below: released with the word.
+        if self.newest.load(Relaxed) != tick & W::MASK {
+            self.note_newer(tick);
+        }
+    }
+
+    #[cold]
+    fn note_newer(&self, tick: u64) {
+        let mut newest = self.newest.load(Relaxed);
+        while self.ahead(newest, tick).is_none() {
+            match self.newest.compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(newer) => newest = newer,
+            }
+        }
+    }
+
+    /// By how many ticks `newest` is ahead of `tick`. By more than anyone may be late: then it lies a whole turn behind.
+    #[inline(always)]
+    fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
+        let ahead = newest.wrapping_sub(tick) & W::MASK;
+        if ahead <= self.late.into() { Some(ahead) } else { None }
+    }
+
+    /// The later of `tick` and the newest tick of the decisions in the word, which the caller has loaded.
+    pub(crate) fn no_older_than_newest(&self, tick: u64) -> u64 {
+        tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
 
     /// Changes settings and state together: `turn` makes new ones from the word.
