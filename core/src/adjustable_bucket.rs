@@ -130,7 +130,10 @@ impl<W: Word> AdjustableBucket<W> {
             start: Timestamp,
             used: u64,
         ) -> Self {
-            let late = if lattice.gain == 0 { u64::MAX } else { lattice.staleness() / lattice.gain };
+            let late = match lattice.staleness().checked_div(lattice.gain) {
+                Some(ticks) => ticks,
+                None => u64::MAX,
+            };
             let live = Live::new(as_settings(lattice), used, ticks.index(start), late);
             Self { live, ticks, terms }
         }

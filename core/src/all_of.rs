@@ -224,7 +224,8 @@ impl<T: Limits> AllOf<T> {
 
     /// When the request that was denied should come back: the longest that any of the limits says, as they are now.
     ///
-    /// Exact if each of them is: a try at [`Retry::At`] succeeds, alone, and one 1 ns earlier fails.
+    /// Exact if each of them is, and none is named through different wrappers: a try at [`Retry::At`] succeeds, alone, and one 1 ns earlier
+    /// fails.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Rate, Retry, Timestamp, TokenBucket};

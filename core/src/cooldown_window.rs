@@ -1,26 +1,31 @@
-//! State: one word, `end | count` (see [`stamped`](crate::stamped)): until when, and the permits taken in the window that ends
-//! then; or, in place of a count, `limit + 1` while all are denied.
+//! State: one word, `end | newest | count` (see [`stamped`](crate::stamped)): until when, how far into the window that ends then
+//! the newest grant lies, and the permits taken in it; or, in place of a count, `limit + 1` while all are denied.
 //!
 //! ```text
+//! bits                                  0
+//! +-------------+----------+------------+      newest: that offset in steps of at most the wait, rounded down;
+//! |     end     |  newest  |   count    |              no bits where a wait cannot end a window early
+//! +-------------+----------+------------+      count:  0 to limit + 1
+//!
 //!   first         exceeds           first                 first    exceeds
 //!     |-- window ----|- - -|          |---- window ----|    |-- window |- - - - -|
 //!   --|              |---- wait ----|--                |----|          |- wait -|--- first
 //!        count 1..limit   limit + 1   1..limit                1..limit   limit + 1
 //! ```
 //!
-//! Invariant: a count of at most the limit is what was granted since the start of the window that ends at `end`. Four
-//! transitions, each one compare-exchange: a take before `end` adds to the count; a take at or after it starts a window; a
-//! request that exceeds the limit before `end` replaces both by the end of a wait and the mark; a refund in its own window takes
-//! off the count.
+//! Invariant: a count of at most the limit is what was granted since the start of the window that ends at `end`, and the wait
+//! that exceeding would start ends after each of these grants. Four transitions, each one compare-exchange: a take before `end`
+//! adds to the count, and raises `newest` to itself; a take at or after it starts a window; a request that exceeds the limit
+//! before `end` replaces all by the end of a wait and the mark; a refund in its own window takes off the count.
 //!
-//! A wait is reckoned from the later of its request and the start of the window, which is known from its end, so that late
-//! requests cannot bring two starts closer together.
+//! A wait is reckoned from the later of its request and the newest grant, which is rounded down by less than the wait, but not
+//! to before the start of the window. So the next start comes after all that was granted, and at least a wait after the last
+//! start, however late those are who exceed. For a request that is not late, its own time is the later one.
 
 use core::time::Duration;
 
-use crate::grid::Grid;
 use crate::settings;
-use crate::stamped::Stamped;
+use crate::stamped::{Started, bits, offset_bits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
@@ -40,23 +45,22 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, Se
 ///
 /// **Bound.** At most `limit` permits from one fresh start to the next, and two fresh starts lie at least m apart, the shorter
 /// of period and wait (the period, if there is no wait). So in a span of time t, at most `limit * (1 + ceil(t / m))`: twice the
-/// limit in a span of m, around an edge.
+/// limit in a span of m, around an edge. A grant counts at the later of its own `now` and the newest one granted before.
 ///
-/// A start counts at the `now` of the request that makes it. A wait that is shorter than the period ends the window early:
-/// requests that are late may then make the next start before an instant at which a newer one was granted in the window, but
-/// never closer than m to the one before it.
-///
-/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. Retry times are exact to the
-/// nanosecond. Starts, period and wait are rounded up to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings
-/// of a 64-bit word.
+/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. A wait runs from the `now` of the
+/// request that starts it. If that is late, it runs from an instant in the window that is less than one wait before the newest
+/// grant, and so it is not over when that one was granted. Retry times are exact to the nanosecond. Starts, period and wait are
+/// rounded up to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings of a 64-bit word.
 ///
 /// **Cost.** A grant is one load, one multiplication and one compare-exchange, and so is the one denial that starts a wait.
 /// Other denials write nothing. Lock-free: a compare-exchange fails only because another one succeeded, at most `limit + 1`
 /// times a window (or, on processors that link loads with stores, because an interrupt came between). All accesses are
 /// `Relaxed`.
 ///
-/// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up to
-/// [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for whole multiples of
+/// **Horizon.** The end wraps in the bits that the limit leaves. A wait that is shorter than the period takes more of them, to
+/// say where in its window the newest grant lies: about as many as the number of waits in a period has. In a 32-bit word that may
+/// cost a coarser tick: look at [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every `now`
+/// up to [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for whole multiples of
 /// [`horizon`](Self::horizon) may be told less than full, for at most twice that staleness, and the longer of period and wait. A
 /// window that the first request starts just then may end early, once; the bound in any span still holds.
 ///
@@ -84,6 +88,10 @@ pub struct CooldownWindow<W: Word = NativeWord> {
     period: W,
     /// From the request that exceeds to the end of the wait, as a stamp.
     wait: Option<W>,
+    /// The bits of the word that hold the newest grant's offset.
+    newest: W,
+    /// How far right of its place in a stamp the offset stands there.
+    shift: u32,
 }
 
 impl CooldownWindow {
@@ -254,11 +262,18 @@ impl<W: Word> CooldownWindow<W> {
         self.started.layout.limit()
     }
 
+    /// The count in `state`, and its end.
+    #[inline(always)]
+    fn split(&self, state: u64) -> (u64, u64) {
+        let newest: u64 = self.newest.into();
+        self.started.layout.split(state & !newest)
+    }
+
     /// What `state` means at a position.
     #[inline(always)]
     fn phase(&self, stamp: u64, state: u64) -> Phase {
         let layout = &self.started.layout;
-        let (count, end) = layout.split(state);
+        let (count, end) = self.split(state);
         if layout.ahead(stamp, end).is_some() {
             Phase::Over
         } else if count == self.mark() {
@@ -283,8 +298,10 @@ impl<W: Word> CooldownWindow<W> {
         loop {
             let (next, granted) = match self.phase(stamp, state) {
                 Phase::Over => (self.started.end(now, self.period.into()) + wanted, true),
-                Phase::Window { count } if count + wanted <= self.limit() => (state + wanted, true),
-                Phase::Window { .. } => (self.waiting(now, layout.split(state).1), false),
+                Phase::Window { count } if count + wanted <= self.limit() => {
+                    (self.with_newest(stamp, state) + wanted, true)
+                }
+                Phase::Window { .. } => (self.waiting(now, state), false),
                 Phase::Waiting | Phase::TooLate => return Err(Denied::Exhausted { now, permits: n }),
             };
             let decision = if granted {
@@ -302,14 +319,32 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 
-    /// The state of a wait that a request at `now` starts in the window that ends at `end`.
-    fn waiting(&self, now: Timestamp, end: u64) -> u64 {
+    /// The start of the window that ends at `end`.
+    #[inline(always)]
+    fn start(&self, end: u64) -> u64 {
+        end.wrapping_sub(self.period.into()) & W::MASK
+    }
+
+    /// `state`, in whose window a request is granted at a position.
+    #[inline(always)]
+    fn with_newest(&self, stamp: u64, state: u64) -> u64 {
+        let offset = stamp.wrapping_sub(self.start(self.split(state).1)) & W::MASK;
+        // One who is late may come before the window.
+        let offset = if offset < self.period.into() { offset } else { 0 };
+        let newest = self.newest.into();
+        state + ((offset >> self.shift) & newest).saturating_sub(state & newest)
+    }
+
+    /// The state of a wait that a request at `now` starts in the window of `state`.
+    fn waiting(&self, now: Timestamp, state: u64) -> u64 {
+        let (_, end) = self.split(state);
         let Some(wait) = self.wait else { return end + self.mark() };
         let layout = &self.started.layout;
+        let newest: u64 = self.newest.into();
+        let newest = self.start(end).wrapping_add((state & newest) << self.shift) & W::MASK;
         let from = self.started.end(now, 0);
-        let start = end.wrapping_sub(self.period.into()) & W::MASK;
         // A window may seem to lie further ahead than anybody is late, where the word has come around.
-        let late = layout.ahead(start, from).unwrap_or(0).min(layout.stamp(layout.staleness()));
+        let late = layout.ahead(newest, from).unwrap_or(0).min(layout.stamp(layout.staleness()));
         let from = from.wrapping_add(late);
         (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
     }
@@ -318,7 +353,7 @@ impl<W: Word> CooldownWindow<W> {
     fn undo(&self, n: u32, receipt: Receipt) -> u32 {
         let mut state = self.state.load(Relaxed);
         loop {
-            let (count, end) = self.started.layout.split(state);
+            let (count, end) = self.split(state);
             if end != receipt.note() || count == self.mark() || count < n.into() {
                 return 0;
             }
@@ -367,7 +402,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         let position = grid.index(now);
         let (stamp, state) = (layout.stamp(position), self.state.load(Relaxed));
         let wanted = u64::from(permits.max(1));
-        let (count, end) = layout.split(state);
+        let (count, end) = self.split(state);
         let wait = match self.phase(stamp, state) {
             Phase::Over => 0,
             Phase::Window { count } if count + wanted <= self.limit() => 0,
@@ -392,66 +427,6 @@ enum Phase {
     Waiting,
     /// A window is on, as far as one can tell, and the position is older than the staleness allows.
     TooLate,
-}
-
-/// Spans of time that begin with an event, and end in a stamp.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Started<W: Word> {
-    pub(crate) layout: Stamped<W>,
-    grid: Grid,
-}
-
-impl<W: Word> Started<W> {
-    /// For counts up to `limit`, and spans of up to `longest`. The tick is what was asked for, or the finest of 1 ns, 10 ns, 100
-    /// ns, ... whose horizon is an hour or more, or else the coarsest up to `coarsest`.
-    pub(crate) const fn new(
-        limit: u64,
-        longest: u64,
-        coarsest: u64,
-        tick: Option<u64>,
-        staleness: Option<u64>,
-        origin: Timestamp,
-    ) -> Result<Self, SettingsError> {
-        let (mut step, automatic) = match tick {
-            Some(tick) => (tick, false),
-            None => (1, true),
-        };
-        loop {
-            let coarser = automatic && step <= coarsest / 10;
-            // One more for an event that is rounded up.
-            match Stamped::new(limit, step, longest.div_ceil(step) + 1, staleness) {
-                Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
-                    return Ok(Self { layout, grid: Grid::new(origin, step) });
-                }
-                Err(error) if !coarser => return Err(error),
-                _ => step *= 10,
-            }
-        }
-    }
-
-    /// A span's length as a stamp, rounded up.
-    pub(crate) const fn span(&self, nanos: u64) -> W {
-        narrow(self.layout.stamp(nanos.div_ceil(self.grid.step())))
-    }
-
-    /// Where nothing has begun yet.
-    pub(crate) const fn nothing(&self) -> u64 {
-        self.layout.stamp(self.grid.index(self.grid.origin()))
-    }
-
-    /// `now` as a stamp, rounded down.
-    #[inline(always)]
-    pub(crate) fn stamp(&self, now: Timestamp) -> u64 {
-        self.layout.stamp(self.grid.index(now))
-    }
-
-    /// The end of a span that begins at `now`, rounded up.
-    #[inline(always)]
-    pub(crate) fn end(&self, now: Timestamp, span: u64) -> u64 {
-        let (position, into) = self.grid.split(now);
-        let from = self.layout.stamp(position.wrapping_add(u64::from(into != 0)));
-        from.wrapping_add(span) & W::MASK
-    }
 }
 
 /// Settings of a [`CooldownWindow`]; from [`CooldownWindow::builder`].
@@ -550,8 +525,8 @@ impl CooldownWindowBuilder {
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it leaves too few bits for the
-        /// ends, a period, wait or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that, with what a short wait takes, it
+        /// leaves too few bits for the ends, a period, wait or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -604,22 +579,26 @@ impl CooldownWindowBuilder {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            let longest = if period > wait { period } else { wait };
             // One count more, for the mark.
             let counts = self.limit.saturating_add(1);
-            let started = match Started::new(counts, longest, period, tick, staleness, self.origin) {
+            let started = match Started::new(counts, period, wait, tick, staleness, self.origin) {
                 Ok(started) => started,
                 Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => {
                     return Err(SettingsError::TooLarge { setting: Setting::Limit, max: max.saturating_sub(1) });
                 }
                 Err(error) => return Err(error),
             };
+            let step = started.grid.step();
+            let ticks = period.div_ceil(step);
+            let newest = u64::MAX.unbounded_shr(u64::BITS - offset_bits(ticks, wait.div_ceil(step)));
             Ok(CooldownWindow {
                 // Nothing is on: the last window ended with the origin.
-                state: AtomicWord::new(started.nothing()),
-                started,
+                state: AtomicWord::new(started.nothing_since(self.origin)),
                 period: started.span(period),
                 wait: if self.wait.is_some() { Some(started.span(wait)) } else { None },
+                newest: narrow(newest << bits(counts)),
+                shift: bits(ticks - 1),
+                started,
             })
         }
     }

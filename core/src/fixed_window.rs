@@ -17,11 +17,11 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::settings;
-use crate::stamped::Stamped;
+use crate::stamped::{Stamped, Started};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
-use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// A fixed window: at most `limit` permits in each window.
@@ -282,8 +282,10 @@ impl<W: Word> FixedWindow<W> {
                 return 0;
             }
             let less = if self.rounded && count == n.into() {
-                // Nobody has started the window after all: it ends where it began, and the next request starts another one.
-                end.wrapping_sub(self.span.into()) & W::MASK
+                // Nobody has started the window after all. It was over before it began, so that the next request starts another one; and
+                // full, so that one who is late does not find a window that nobody knew.
+                let before = self.layout.stamp(1).wrapping_add(self.span.into());
+                (end.wrapping_sub(before) & W::MASK) + self.limit()
             } else {
                 state - u64::from(n)
             };
@@ -478,35 +480,28 @@ impl FixedWindowBuilder {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            let (tick, automatic) = match self.tick {
-                _ if !self.started => (window, false),
-                None => (1, true),
-                Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                    Ok(nanos) => (nanos, false),
+            let tick = match self.tick {
+                Some(tick) if self.started => match settings::nanos(tick, Setting::Tick) {
+                    Ok(nanos) => Some(nanos),
                     Err(error) => return Err(error),
                 },
+                _ => None,
             };
-            let mut tick = tick;
-            let (layout, span) = loop {
-                let span = window.div_ceil(tick);
-                let coarser = automatic && tick <= window / 10;
-                // The end lies up to `span`, and one more for rounding, ahead of the position that set it.
-                match Stamped::new(self.limit, tick, span + self.started as u64, staleness) {
-                    Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, tick) => {
-                        break (layout, span);
-                    }
-                    Ok(_) => tick *= 10,
-                    Err(_) if coarser => tick *= 10,
-                    Err(error) => return Err(error),
-                }
+            let fitted = if self.started {
+                Started::new(self.limit, window, window, tick, staleness, self.origin)
+            } else {
+                Started::on_grid(self.limit, window, staleness, self.origin)
             };
-            let grid = Grid::new(self.origin, tick);
+            let started = match fitted {
+                Ok(started) => started,
+                Err(error) => return Err(error),
+            };
             Ok(FixedWindow {
                 // No window is on: the last one ended with the origin.
-                state: AtomicWord::new(layout.stamp(grid.index(self.origin))),
-                layout,
-                span: narrow(layout.stamp(span)),
-                grid,
+                state: AtomicWord::new(started.nothing_since(self.origin)),
+                span: started.span(window),
+                layout: started.layout,
+                grid: started.grid,
                 rounded: self.started,
             })
         }

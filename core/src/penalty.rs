@@ -13,10 +13,10 @@
 use core::hint::cold_path;
 use core::time::Duration;
 
-use crate::cooldown_window::Started;
 use crate::hold::{Hold, NEVER};
 use crate::metadata::{self, Metadata};
 use crate::settings;
+use crate::stamped::Started;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -548,7 +548,7 @@ impl<W: Word> PenaltySettings<W> {
         /// ```
         pub const fn around<L>(self, limiter: L) -> Penalty<L, W> {
             let nothing = match &self.spared {
-                Some(spared) => spared.started.nothing(),
+                Some(spared) => spared.started.nothing_since(Timestamp::ZERO),
                 None => 0,
             };
             Penalty {

@@ -7,9 +7,10 @@
 //! +------------------+------------------+      count: 0 to limit
 //! ```
 //!
-//! The count takes the bits that the limit needs, the stamp all others. Stamps are compared where they stand, without
-//! shifting them down. The distance from a stamp to a position, wrapped in the word, is read off one circle, where a stamp lies up to
-//! `reach` ahead of the position that wrote it, and `now` is late by up to the staleness:
+//! The count takes the bits that the limit needs, and a limiter may put a note of its own above it; the stamp takes all others.
+//! Stamps are compared where they stand, without shifting them down. The distance from a stamp to a position, wrapped in the
+//! word, is read off one circle, where a stamp lies up to `reach` ahead of the position that wrote it, and `now` is late by up to
+//! the staleness:
 //!
 //! ```text
 //! 0 ................... behind-1 | behind ........ late-1 | late ...... 2^bits-1
@@ -20,9 +21,10 @@
 //! The middle zone is for one who has been idle for a whole turn, less a little: what is granted then counts with what the stamp
 //! stands for, and who comes late after that must not find the limiter idle.
 
+use crate::grid::Grid;
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
-use crate::{Setting, SettingsError};
+use crate::{Setting, SettingsError, Timestamp};
 
 /// How stamp and count share a word, and which stamps count as late.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +44,28 @@ impl<W: Word> Stamped<W> {
         reach: u64,
         staleness: Option<u64>,
     ) -> Result<Self, SettingsError> {
+        Self::with_note(0, limit, step, reach, staleness)
+    }
+
+    /// The same with a note of `note_bits` bits between the stamp and the count, which counts as a part of the count here.
+    const fn with_note(
+        note_bits: u32,
+        limit: u64,
+        step: u64,
+        reach: u64,
+        staleness: Option<u64>,
+    ) -> Result<Self, SettingsError> {
         if limit == 0 {
             return Err(SettingsError::Zero { setting: Setting::Limit });
         }
-        let count_bits = u64::BITS - limit.leading_zeros();
+        let count_bits = bits(limit) + note_bits;
         let scale = Scale { step, gain: 1 };
         // Late by up to the staleness, against a stamp that is up to `reach` ahead.
         let needed = 4 * (scale.positions(MIN_STALENESS) + reach as u128 + 1);
         let stamp_bits = W::BITS.saturating_sub(count_bits);
         let range = 1u128 << stamp_bits;
         if range < needed {
-            let bits = needed.next_power_of_two().trailing_zeros();
+            let bits = needed.next_power_of_two().trailing_zeros() + note_bits;
             let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
             return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
         }
@@ -147,4 +160,92 @@ impl<W: Word> Stamped<W> {
     pub(crate) fn range(&self) -> u64 {
         W::MASK >> self.count_bits
     }
+}
+
+/// Spans of time that end in a stamp: those that begin with an event, where positions are ticks, or windows on a grid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started<W: Word> {
+    pub(crate) layout: Stamped<W>,
+    pub(crate) grid: Grid,
+}
+
+impl<W: Word> Started<W> {
+    /// For counts up to `limit` in a window of length `window`, and for waits of length `wait`; where that is the shorter one, with
+    /// a note of [`offset_bits`]. The tick is what was asked for, or the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an
+    /// hour or more, or else the coarsest up to the window.
+    pub(crate) const fn new(
+        limit: u64,
+        window: u64,
+        wait: u64,
+        tick: Option<u64>,
+        staleness: Option<u64>,
+        origin: Timestamp,
+    ) -> Result<Self, SettingsError> {
+        let longest = if window > wait { window } else { wait };
+        let (mut step, automatic) = match tick {
+            Some(tick) => (tick, false),
+            None => (1, true),
+        };
+        loop {
+            let coarser = automatic && step <= window / 10;
+            let note_bits = offset_bits(window.div_ceil(step), wait.div_ceil(step));
+            // One more for an event that is rounded up.
+            let reach = longest.div_ceil(step) + 1;
+            match Stamped::with_note(note_bits, limit, step, reach, staleness) {
+                Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
+                    return Ok(Self { layout, grid: Grid::new(origin, step) });
+                }
+                Err(error) if !coarser => return Err(error),
+                _ => step *= 10,
+            }
+        }
+    }
+
+    /// For counts up to `limit` in windows of length `window` that lie side by side.
+    pub(crate) const fn on_grid(
+        limit: u64,
+        window: u64,
+        staleness: Option<u64>,
+        origin: Timestamp,
+    ) -> Result<Self, SettingsError> {
+        match Stamped::new(limit, window, 1, staleness) {
+            Ok(layout) => Ok(Self { layout, grid: Grid::new(origin, window) }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A span's length as a stamp, rounded up.
+    pub(crate) const fn span(&self, nanos: u64) -> W {
+        narrow(self.layout.stamp(nanos.div_ceil(self.grid.step())))
+    }
+
+    /// Where nothing has begun since `origin`.
+    pub(crate) const fn nothing_since(&self, origin: Timestamp) -> u64 {
+        self.layout.stamp(self.grid.index(origin))
+    }
+
+    /// `now` as a stamp, rounded down.
+    #[inline(always)]
+    pub(crate) fn stamp(&self, now: Timestamp) -> u64 {
+        self.layout.stamp(self.grid.index(now))
+    }
+
+    /// The end of a span that begins at `now`, rounded up.
+    #[inline(always)]
+    pub(crate) fn end(&self, now: Timestamp, span: u64) -> u64 {
+        let (position, into) = self.grid.split(now);
+        let from = self.layout.stamp(position.wrapping_add(u64::from(into != 0)));
+        from.wrapping_add(span) & W::MASK
+    }
+}
+
+/// How many bits a number takes.
+pub(crate) const fn bits(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}
+
+/// How many of the leading bits of an offset into a window of `window` ticks tell it to within `grain` ticks; none where the grain
+/// is no shorter than the window.
+pub(crate) const fn offset_bits(window: u64, grain: u64) -> u32 {
+    if grain < window { bits((window - 1) >> grain.ilog2()) } else { 0 }
 }

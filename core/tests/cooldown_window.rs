@@ -106,6 +106,8 @@ on_both_widths!(
     more_than_the_limit_and_probes_and_looks_start_no_wait,
     a_request_for_more_than_are_left_starts_the_wait,
     a_late_request_that_exceeds_waits_from_the_start_of_the_window,
+    a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant,
+    who_is_granted_late_does_not_hide_the_newest_grant,
     a_refund_comes_back_in_its_own_window_and_not_in_a_wait,
     the_end_of_time_is_denied_and_named_never,
     agrees_with_a_model_that_never_wraps,
@@ -170,6 +172,28 @@ fn a_late_request_that_exceeds_waits_from_the_start_of_the_window<W: Word>() {
     assert!(take(&limit, ms(5_100)));
 }
 
+fn a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant<W: Word>() {
+    // In ticks of 100 ms the wait is three of them, and the newest grant is known to two.
+    let settings = CooldownWindow::builder(2, SECOND).wait(Duration::from_millis(300));
+    for (tick, end) in [(1, 5_768 + 300), (100, 5_800 + 300)] {
+        let limit: CooldownWindow<W> = settings.tick(Duration::from_millis(tick)).build_on().unwrap();
+        assert!(take(&limit, ms(5_000)) && take(&limit, ms(5_900)));
+        let denied = limit.try_acquire_at(ms(5_100), 1).unwrap_err();
+        assert_eq!(denied.retry(&limit), Retry::At(ms(end)));
+        assert!(!take(&limit, ms(5_900)) && !take(&limit, ms(end - 1)));
+        assert!(take(&limit, ms(end)));
+    }
+}
+
+fn who_is_granted_late_does_not_hide_the_newest_grant<W: Word>() {
+    let limit = limit::<W>(4, SECOND, Some(Duration::from_millis(50)));
+    for at in [5_000, 5_900, 5_400, 4_900] {
+        assert!(take(&limit, ms(at)));
+    }
+    assert!(!take(&limit, ms(4_900)));
+    assert_eq!((limit.available_at(ms(5_899)), limit.available_at(ms(5_950))), (0, 4));
+}
+
 fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
     let limit = limit::<W>(2, SECOND, None);
     let mut first = limit.take_at(ms(0), 2).unwrap();
@@ -214,6 +238,29 @@ fn settings_are_refused_by_name<W: Word>() {
     };
     assert_eq!(with(max), Ok(()));
     assert_eq!(with(max + 1), Err(SettingsError::TooLarge { setting: Setting::Limit, max }));
+    // A wait that is shorter than the period takes bits of the word: here two more, as there are four waits to a period.
+    let with = |limit, wait: u64| {
+        let settings = CooldownWindow::builder(limit, SECOND).wait(Duration::from_millis(wait));
+        build(settings.tick(Duration::from_millis(250)))
+    };
+    let most = |wait| match with(u64::MAX, wait) {
+        Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => max,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((most(1_000) + 1) / (most(250) + 1), 4);
+    assert_eq!(with(most(250), 250), Ok(()));
+    assert_eq!(
+        with(most(250) + 1, 250),
+        Err(SettingsError::TooLarge { setting: Setting::Limit, max: most(250) })
+    );
+}
+
+#[test]
+fn the_tick_is_the_finest_whose_horizon_is_an_hour_with_a_wait_that_takes_bits_too() {
+    let tick = |wait| limit::<u32>(1_000, SECOND, Some(Duration::from_millis(wait))).tick();
+    assert_eq!(tick(1_000), Duration::from_millis(1), "22 bits for the end: 70 minutes");
+    assert_eq!(tick(500), Duration::from_millis(10), "20 bits: 3 hours, or 17 minutes with the finer tick");
+    assert_eq!(tick(100), Duration::from_millis(100), "18 bits: 7 hours, or 44 minutes with the finer tick");
 }
 
 #[test]
@@ -222,6 +269,10 @@ fn a_horizon_shorter_than_the_origin_is_old_is_counted_from_the_origin() {
     let settings = CooldownWindow::builder(9, SECOND).wait(SECOND);
     let limit: CooldownWindow<u32> = settings.origin(now).build_on().unwrap();
     assert_eq!((limit.idle_at(now), limit.available_at(now)), (Idle::Since(now), 9));
+    // And where the tick is 1 ns.
+    let settings = CooldownWindow::builder(1 << 20, SECOND).tick(Duration::from_nanos(1));
+    let limit = settings.origin(now).build_on::<u64>().unwrap();
+    assert_eq!((limit.idle_at(now), limit.available_at(now)), (Idle::Since(now), 1 << 20));
 }
 
 /// A window that has been idle for almost a whole turn of a narrow word: where its end lies as far ahead as that of a window that is on, for
@@ -269,6 +320,8 @@ struct Model {
     step: i128,
     start: i128,
     end: i128,
+    /// The newest grant since the start.
+    newest: i128,
     count: u64,
     waiting: bool,
     /// Fresh starts so far.
@@ -297,6 +350,7 @@ impl Model {
         if self.floor(now) >= self.end {
             self.start = self.ceil(now);
             self.end = self.start + self.period;
+            self.newest = self.start;
             (self.count, self.waiting, self.starts) = (0, false, self.starts + 1);
         }
         if self.waiting {
@@ -304,9 +358,16 @@ impl Model {
         }
         if self.count + n > self.limit {
             self.waiting = true;
-            self.end = self.wait.map_or(self.end, |wait| self.start.max(self.ceil(now)) + wait);
+            if let Some(wait) = self.wait {
+                // What is remembered of the newest grant, where the wait would not outlast the window anyway.
+                let grain = if wait < self.period { 1 << wait.ilog2() } else { self.period };
+                let newest = self.start + (self.newest - self.start) / grain * grain;
+                self.end = newest.max(self.ceil(now)) + wait;
+                assert!(self.end > self.newest);
+            }
             return false;
         }
+        self.newest = self.newest.max(self.floor(now));
         self.count += n;
         true
     }
@@ -361,6 +422,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         step: step.into(),
         start: 0,
         end: 0,
+        newest: 0,
         count: 0,
         waiting: false,
         starts: 0,
@@ -415,14 +477,16 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             last = None;
         }
         let late = draws.magnitude(staleness);
-        now = match draws.below(16) {
+        let end = u64::try_from(model.end * model.step).unwrap();
+        let next = match draws.below(16) {
             0..=2 => now,
             3..=7 => now.saturating_add(draws.magnitude(longest)),
-            8..=11 => u64::try_from(model.end * model.step).unwrap().max(now).saturating_sub(draws.below(2)),
-            12 => now.saturating_add(draws.magnitude(longest.saturating_mul(8)).min(near)),
+            8..=11 => end.max(now).saturating_sub(draws.below(2)),
+            12 => now.saturating_add(draws.magnitude(longest.saturating_mul(8))),
             13 => newest.max(now),
             _ => newest.saturating_sub(late.min(longest.saturating_mul(2))),
         };
+        now = next.min(end.saturating_add(near));
         if now > u64::MAX - 4 * (longest + step) {
             return;
         }
@@ -432,7 +496,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
 /// In any span t at most `limit * (1 + ceil(t / m))`; so in one of m, twice the limit.
 fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
     let mut most = 0;
-    for seed in 0..400 {
+    for seed in 0..2_000 {
         let mut draws = Draws::Seeded { state: seed, steps: 400 };
         let (period, wait) = (draws.within(1, 40) * 1_000_000, draws.within(1, 40) * 1_000_000);
         let permits = draws.within(1, 4);
@@ -445,26 +509,36 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
         let limit: CooldownWindow<W> = settings.build_on().unwrap();
         let horizon = u64::try_from(limit.horizon().as_nanos()).unwrap_or(u64::MAX);
         let m = if waits { period.min(wait) } else { period };
-        // Where a wait ends the window early, the newest grant in it is forgotten.
-        let late = !waits || wait >= period;
-        let (mut now, mut newest, mut grants) = (0u64, 0u64, Vec::new());
+        let (mut now, mut newest, mut back, mut grants) = (0u64, 0u64, 0, Vec::new());
         while draws.another_step() {
-            let n = draws.within(1, permits) as u32;
-            let by = if late && draws.once_in(4) { draws.magnitude(900_000_000) } else { 0 };
-            if limit.take_at(ns(now.saturating_sub(by)), n).is_ok() {
-                newest = newest.max(now - by.min(now));
-                // One who is late counts as the newest.
-                grants.push((newest, u64::from(n)));
+            let some = draws.within(1, permits);
+            let n = draws.one_of(&[some, 1, permits]) as u32;
+            let latest = now.saturating_sub(900_000_000);
+            let (near, far) = (draws.within(0, period), draws.magnitude(now - latest));
+            // Some of those who were denied come back when they were told to, by a clock that is slow.
+            back = back.max(latest);
+            let at = draws.one_of(&[now, now.saturating_sub(near), now - far, back, back, back]);
+            match limit.take_at(ns(at), n) {
+                Ok(_) => {
+                    newest = newest.max(at);
+                    // One who is late counts as the newest.
+                    grants.push((newest, u64::from(n)));
+                }
+                Err(denied) => {
+                    let Retry::At(end) = denied.retry(&limit) else { panic!("{denied:?}") };
+                    back = now.min(end.as_nanos());
+                }
             }
             let around = draws.magnitude(80_000_000);
             if now > u64::MAX / 2 {
                 break;
             }
-            now = match draws.below(40) {
+            now = match draws.below(80) {
                 0 => now.saturating_add(horizon).saturating_sub(around),
                 1 => now.saturating_add(horizon).saturating_add(around),
-                2..=19 => now,
-                _ => now + draws.within(0, m / 2),
+                2..=39 => now,
+                40..=43 => now + draws.within(0, period),
+                _ => now + draws.within(0, m),
             };
         }
         for (index, &(first, _)) in grants.iter().enumerate() {
@@ -482,22 +556,26 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
     assert!(most > 150, "no edge was met: {most} %");
 }
 
-/// What a wait shorter than the period allows, and what it does not: starts are as far apart as they are told to be.
 #[test]
-fn fresh_starts_lie_m_apart_by_the_times_of_those_who_make_them() {
-    let limit = CooldownWindow::builder(1, SECOND).wait(Duration::from_millis(10)).build().unwrap();
-    let mut starts = Vec::new();
-    let mut draws = Draws::Seeded { state: 7, steps: 20_000 };
-    let mut newest = 0;
+fn fresh_starts_lie_a_wait_apart_and_after_all_grants_before() {
+    let limit = CooldownWindow::builder(3, SECOND).wait(Duration::from_millis(10)).build().unwrap();
+    let mut draws = Draws::Seeded { state: 7, steps: 200_000 };
+    let (mut newest, mut granted, mut start, mut starts, mut late) = (0, 0, None, 0, 0);
     while draws.another_step() {
-        let late = draws.magnitude(2_000_000_000);
-        let ahead = draws.magnitude(20_000_000);
-        let now = draws.one_of(&[newest, newest + ahead, newest.saturating_sub(late)]);
+        let (ahead, behind) = (draws.magnitude(20_000_000), draws.magnitude(2_000_000_000));
+        let now = draws.one_of(&[newest, newest + ahead, newest.saturating_sub(behind)]);
+        let fresh = limit.available_at(ns(now)) == 3;
         newest = newest.max(now);
-        if take(&limit, ns(now)) {
-            starts.push(now);
+        if !take(&limit, ns(now)) {
+            continue;
         }
+        if fresh {
+            assert!(now > granted, "started at {now}, with a grant at {granted}");
+            assert!(start.is_none_or(|start| now >= start + 10_000_000));
+            (start, starts) = (Some(now), starts + 1);
+        }
+        late += u32::from(now < granted);
+        granted = granted.max(now);
     }
-    assert!(starts.len() > 200, "{}", starts.len());
-    assert!(starts.windows(2).all(|pair| pair[1] >= pair[0] + 10_000_000));
+    assert!(starts > 2_000 && late > 2_000, "{starts} {late}");
 }

@@ -5,8 +5,11 @@
 #[path = "support/draws.rs"]
 mod draws;
 
+use core::cell::Cell;
 use core::fmt::Debug;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
+use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
@@ -248,6 +251,67 @@ fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
     check(sliding::<u32>());
 }
 
+/// What is left of a window whose only permits are given back is none: the next request starts one, also within the same tick.
+#[test]
+fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
+    fn check<W: Word>(tick: Option<Duration>) {
+        let new = || {
+            let settings = FixedWindow::builder(10, SECOND).started_by_first_request();
+            let settings = if let Some(tick) = tick { settings.tick(tick) } else { settings };
+            settings.build_on::<W>().unwrap()
+        };
+        let micros = Timestamp::from_micros;
+        for (first, next) in
+            [(400, 400), (400, 500), (400, 1_000), (0, 0), (0, 1), (0, 300_000), (700, 999_999)]
+        {
+            let (first, next) = (micros(5_000_000 + first), micros(5_000_000 + next));
+            let (limit, twin) = (new(), new());
+            for window in [&limit, &twin] {
+                window.take_at(at(2), 7).unwrap();
+            }
+            let mut leases =
+                [limit.try_acquire_at(first, 2).unwrap(), limit.try_acquire_at(first, 3).unwrap()];
+            assert_eq!((leases[0].refund_at(first, 2), leases[1].refund_at(next, 3)), (Ok(2), Ok(3)));
+            assert_eq!(limit.available_at(next), 10);
+            for window in [&limit, &twin] {
+                window.take_at(next, 10).unwrap();
+            }
+            let retries = [&limit, &twin].map(|window| window.retry(window.take_at(next, 1).unwrap_err()));
+            assert_eq!(retries[0], retries[1], "first at {first} and then at {next}, {tick:?}");
+        }
+    }
+    for tick in [None, Some(Duration::from_millis(1)), Some(SECOND)] {
+        check::<u64>(tick);
+        check::<u32>(tick);
+    }
+}
+
+/// Each is followed by requests that would be in it, and so may not find room that no window counts.
+#[test]
+fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
+    fn check<W: Word>(tick: Duration, step: u64, late: u64) {
+        let settings = FixedWindow::builder(10, SECOND).started_by_first_request();
+        let limit = settings.tick(tick).build_on::<W>().unwrap();
+        let mut taken = 0;
+        for turn in 0..8 {
+            let now = Timestamp::from_micros(5_000_400 + turn * step);
+            let _ = limit.try_acquire_at(now, 1).map(|mut lease| lease.refund_at(now, 1));
+            let then = Timestamp::from_micros(5_000_500 + turn * step - late);
+            taken += limit.try_acquire_at(then, 10).map_or(0, Lease::forget);
+        }
+        assert!(taken <= 20, "{taken} of 20 in {} us: {limit:?}", 8 * step);
+        assert!(taken >= 10 || late > 0, "who is not late finds it new");
+    }
+    for tick in [Duration::from_micros(1), Duration::from_micros(100), Duration::from_millis(1)] {
+        for step in [100, 1_000, 10_000, 120_000] {
+            for late in [0, 50, 100, 101, 500, 1_000, 50_000, 900_000] {
+                check::<u64>(tick, step, late);
+                check::<u32>(tick, step, late);
+            }
+        }
+    }
+}
+
 // Leases.
 
 #[test]
@@ -309,31 +373,77 @@ fn the_parts_of_a_split_lease_give_back_what_they_say() {
     on_each!(check);
 }
 
+/// Of a split lease one part keeps the note of the grant: the part that is left, unless nothing is left.
 #[test]
-fn windows_do_not_mind_in_which_order_the_parts_of_a_lease_are_given_back() {
-    fn check<L: Limiter + Debug>(limit: L) {
-        let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
-        let mut part = lease.split(4).unwrap();
-        assert_eq!((part.refund_at(at(5), 4), lease.refund_at(at(5), 5)), (Ok(4), Ok(5)));
-        assert_eq!(limit.available_at(at(5)), 10);
+fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
+    fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
+        for part_first in [true, false] {
+            let limit = new();
+            let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
+            let mut part = lease.split(4).unwrap();
+            let (of_part, of_lease) = if part_first {
+                (part.refund_at(at(5), 4), lease.refund_at(at(5), 5))
+            } else {
+                let of_lease = lease.refund_at(at(5), 5);
+                (part.refund_at(at(5), 4), of_lease)
+            };
+            assert_eq!((of_part, of_lease), (Ok(0), Ok(5)), "{limit:?}");
+            assert_eq!((limit.available_at(at(5)), limit.available_at(at(50))), (6, 10));
+
+            let limit = new();
+            let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
+            let mut all = lease.split(9).unwrap();
+            assert_eq!((lease.refund_at(at(5), 0), all.refund_at(at(5), 9)), (Ok(0), Ok(9)), "{limit:?}");
+            assert_eq!(limit.available_at(at(5)), 10);
+        }
     }
-    check(fixed::<u64>());
-    check(fixed::<u32>());
-    check(sliding::<u64>());
-    check(sliding::<u32>());
-    check(strict::<u64>());
-    check(strict::<u32>());
+    check(bucket::<u64>);
+    check(bucket::<u32>);
+    check(fixed::<u64>);
+    check(fixed::<u32>);
+    check(started::<u64>);
+    check(started::<u32>);
+    check(sliding::<u64>);
+    check(sliding::<u32>);
+    check(strict::<u64>);
+    check(strict::<u32>);
+}
+
+/// The word that a part's refund leaves may be, by chance, the one that a later take leaves: the other part must not undo that.
+#[test]
+fn no_part_of_a_split_lease_undoes_a_later_take_that_leaves_the_same_word() {
+    fn check<W: Word>() {
+        for (kept, given) in [(false, true), (true, false), (true, true)] {
+            let limit = bucket::<W>();
+            let mut lease = limit.try_acquire_at(at(100), 5).unwrap();
+            let mut part = lease.split(3).unwrap();
+            // As many as come back in two seconds; and then as many are taken.
+            if given {
+                part.refund_at(at(100), 3).unwrap();
+            }
+            if kept {
+                lease.refund_at(at(100), 2).unwrap();
+            }
+            let left = limit.available_at(at(102));
+            let _new = limit.try_acquire_at(at(102), 3).unwrap();
+            let (held, of_part) = (lease.permits(), part.permits());
+            lease.refund_at(at(102), held).unwrap();
+            part.refund_at(at(102), of_part).unwrap();
+            assert_eq!(limit.available_at(at(102)), left - 3, "{limit:?}");
+        }
+    }
+    check::<u64>();
+    check::<u32>();
 }
 
 #[test]
-fn a_lease_that_was_split_and_merged_again_gives_back_all_of_it() {
+fn a_lease_that_was_split_and_merged_again_gives_back_what_was_not_split_off() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
         let part = lease.split(4).unwrap();
         lease.merge(part).unwrap();
-        let back = lease.refund_at(at(5), 9).unwrap();
-        assert!(back == 9 || back == 5, "{back}: merged permits may have to come back by time");
-        assert_eq!(limit.available_at(at(5)), 1 + u64::from(back), "{limit:?}");
+        assert_eq!(lease.refund_at(at(5), 9), Ok(5));
+        assert_eq!(limit.available_at(at(5)), 6, "{limit:?}");
     }
     on_each!(check);
 }
@@ -382,7 +492,7 @@ fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
         let limit = bucket::<W>();
         let mut lease = mixed(&limit);
         let mut part = lease.split(4).unwrap();
-        assert_eq!((lease.refund_at(at(5), 2), part.refund_at(at(5), 4)), (Ok(0), Ok(4)));
+        assert_eq!((lease.refund_at(at(5), 2), part.refund_at(at(5), 4)), (Ok(2), Ok(0)));
 
         let limit = bucket::<W>();
         let older = limit.try_acquire_at(at(5), 2).unwrap();
@@ -421,26 +531,45 @@ fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
         let mut draws = Draws::Seeded { state: seed, steps: 300 };
         let limit = Concurrency::<W>::try_new(20).unwrap();
         let counted = Counted::new(&limit);
-        let mut leases: Vec<Lease<&Counted<&Concurrency<W>>>> = Vec::new();
+        // And how many of its permits each has a note for.
+        let mut leases: Vec<(Lease<&Counted<&Concurrency<W>>>, u32)> = Vec::new();
         while draws.another_step() {
             let pick = draws.below(leases.len().max(1) as u64) as usize;
-            let held = leases.get(pick).map_or(0, Lease::permits);
-            let n = draws.within(0, u64::from(held)) as u32;
+            let held = leases.get(pick).map_or(0, |(lease, _)| lease.permits());
+            let n = draws.within(0, held.into()) as u32;
             match draws.below(6) {
-                0 | 1 => leases.extend(counted.try_acquire_at(at(0), draws.below(8) as u32)),
-                2 if !leases.is_empty() => assert_eq!(leases[pick].refund_at(at(0), n), Ok(n)),
-                3 if !leases.is_empty() => leases[pick].release(n).unwrap(),
+                0 | 1 => {
+                    let lease = counted.try_acquire_at(at(0), draws.below(8) as u32);
+                    leases.extend(lease.map(|lease| {
+                        let n = lease.permits();
+                        (lease, n)
+                    }));
+                }
+                2 if !leases.is_empty() => {
+                    let (lease, noted) = &mut leases[pick];
+                    assert_eq!(lease.refund_at(at(0), n), Ok(n.min(*noted)));
+                    *noted -= n.min(*noted);
+                }
+                3 if !leases.is_empty() => {
+                    let (lease, noted) = &mut leases[pick];
+                    lease.release(n).unwrap();
+                    *noted = lease.permits().min(*noted);
+                }
                 4 if !leases.is_empty() => {
-                    let part = leases[pick].split(n).unwrap();
-                    leases.push(part);
+                    let (lease, noted) = &mut leases[pick];
+                    let part = lease.split(n).unwrap();
+                    let noted_in_part = if n == held { *noted } else { 0 };
+                    *noted = lease.permits().min(*noted);
+                    leases.push((part, noted_in_part));
                 }
                 5 if leases.len() > 1 => {
-                    let lease = leases.swap_remove(pick);
-                    leases[0].merge(lease).unwrap();
+                    let (lease, noted) = leases.swap_remove(pick);
+                    leases[0].0.merge(lease).unwrap();
+                    leases[0].1 += noted;
                 }
                 _ => {}
             }
-            let held: u64 = leases.iter().map(|lease| u64::from(lease.permits())).sum();
+            let held: u64 = leases.iter().map(|(lease, _)| u64::from(lease.permits())).sum();
             assert_eq!((u64::from(limit.in_use()), counted.counts().held), (held, held));
         }
         drop(leases);
@@ -483,6 +612,44 @@ fn a_limiter_that_says_nothing_of_refunds_releases_and_promises_nothing() {
     assert_eq!((lease.refund_at(at(0), 3), limit.0.in_use()), (Ok(0), 1));
     drop(lease);
     assert_eq!(limit.0.in_use(), 0);
+}
+
+/// A lease that was merged from two grants, of a limiter that panics when a grant is to be taken back.
+#[test]
+fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
+    struct Odd {
+        limit: Concurrency,
+        takes: Cell<u64>,
+    }
+    impl Limiter for Odd {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.limit.take_at(now, n)?;
+            self.takes.set(self.takes.get() + 1);
+            Ok(Receipt::new(self.takes.get()))
+        }
+        fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
+            self.limit.release(n);
+            panic!("scripted");
+        }
+        fn release(&self, n: u32) {
+            self.limit.release(n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.limit.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            self.limit.retry(denied)
+        }
+    }
+    for n in 0..=5 {
+        let odd = Odd { limit: Concurrency::new(5), takes: Cell::new(0) };
+        let mut lease = odd.try_acquire_at(at(5), 2).unwrap();
+        lease.merge(odd.try_acquire_at(at(5), 3).unwrap()).unwrap();
+        assert_eq!(catch_unwind(AssertUnwindSafe(|| lease.refund_at(at(5), n))).is_err(), n > 0);
+        assert_eq!((lease.permits(), odd.limit.in_use()), (5 - n, 5 - n));
+        drop(lease);
+        assert_eq!(odd.limit.in_use(), 0);
+    }
 }
 
 // Real threads.
@@ -529,6 +696,8 @@ fn racing_refunds_bring_back_exactly_what_they_say() {
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     at: u64,
+    /// The same, but of the newest one before that was not all given back: an exact undo leaves no trace, also of its `now`.
+    standing: u64,
     net: u64,
 }
 
@@ -550,11 +719,13 @@ struct BucketPromise {
 impl Promise for BucketPromise {
     fn holds(&self, admissions: &[Admission]) -> bool {
         let rounded = |at: u64| u128::from(at / self.tick * self.tick);
-        let newest = admissions.last().map_or(0, |last| rounded(last.at));
+        let mut standing: Vec<&Admission> = admissions.iter().filter(|admission| admission.net > 0).collect();
+        standing.sort_by_key(|admission| admission.standing);
+        let newest = standing.last().map_or(0, |last| rounded(last.standing));
         let mut net = 0;
-        admissions.iter().rev().all(|admission| {
+        standing.iter().rev().all(|admission| {
             net += u128::from(admission.net);
-            let refill = (newest - rounded(admission.at)) * u128::from(self.permits);
+            let refill = (newest - rounded(admission.standing)) * u128::from(self.permits);
             net * u128::from(self.period) <= u128::from(self.burst) * u128::from(self.period) + refill
         })
     }
@@ -624,15 +795,17 @@ struct Tally {
 
 /// Takes, gives back in part, and moves on in time, at random; after each grant, the promise is checked on every span that
 /// ends with it.
-fn trace<L, P>(limit: &L, promise: &P, splits: bool, draws: &mut Draws<'_>, tally: &mut Tally)
+fn trace<L, P>(limit: &L, promise: &P, draws: &mut Draws<'_>, tally: &mut Tally)
 where
     L: Limiter + Debug,
     P: Promise,
 {
     let capacity = limit.capacity();
+    let splits = draws.once_in(2);
     let (mut newest, mut now) = (0, draws.below(1_000_000_000));
     let mut admissions: Vec<Admission> = Vec::new();
-    let mut leases: Vec<(usize, Lease<&L>)> = Vec::new();
+    // Of which admission, and how many permits each has a note for.
+    let mut leases: Vec<(usize, u32, Lease<&L>)> = Vec::new();
     while draws.another_step() {
         let n = draws.within(1, capacity) as u32;
         let n =
@@ -642,9 +815,12 @@ where
                 tally.granted += 1;
                 tally.late += u64::from(now < newest);
                 newest = newest.max(now);
-                admissions.push(Admission { at: newest, net: lease.permits().into() });
+                let standing =
+                    admissions.iter().filter(|before| before.net > 0).map(|before| before.standing);
+                let standing = standing.max().map_or(now, |before| before.max(now));
+                admissions.push(Admission { at: newest, standing, net: lease.permits().into() });
                 assert!(promise.holds(&admissions), "{admissions:?}\n{limit:?}");
-                leases.push((admissions.len() - 1, lease));
+                leases.push((admissions.len() - 1, lease.permits(), lease));
             }
             Err(denied) => {
                 tally.denied += 1;
@@ -658,24 +834,27 @@ where
             // One of the latest, more often than not.
             let back = draws.magnitude(leases.len() as u64 - 1) as usize;
             let pick = leases.len() - 1 - back;
-            let (admission, lease) = &mut leases[pick];
+            let (admission, noted, lease) = &mut leases[pick];
             if splits && draws.once_in(3) && lease.permits() > 1 {
                 let part = lease.split(draws.within(1, u64::from(lease.permits()) - 1) as u32).unwrap();
+                *noted = lease.permits().min(*noted);
                 let of = *admission;
-                leases.push((of, part));
+                leases.push((of, 0, part));
             } else {
                 let n = draws.one_of(&[lease.permits(), lease.permits(), lease.permits().div_ceil(2)]);
                 let at = admissions[*admission].at;
+                let worth = n.min(*noted);
+                *noted -= worth;
                 let before = limit.available_at(Timestamp::from_nanos(newest));
                 let refunded = lease.refund_at(Timestamp::from_nanos(now), n).unwrap();
                 let after = limit.available_at(Timestamp::from_nanos(newest));
-                assert!(refunded == n || refunded == 0, "all or none of {n}");
+                assert!(refunded == worth || refunded == 0, "all or none of {worth}");
                 assert_eq!(after, capacity.min(before + u64::from(refunded)), "{n} of {before}: {limit:?}");
-                if let Some(expected) = promise.refund(at, newest, n) {
+                if let Some(expected) = promise.refund(at, newest, worth) {
                     assert_eq!(refunded, expected, "taken at {at}, and the newest at {newest}: {limit:?}");
                 }
-                if *admission == admissions.len() - 1 && !splits {
-                    assert_eq!(refunded, n, "nobody has taken since: {limit:?}");
+                if *admission == admissions.len() - 1 {
+                    assert_eq!(refunded, worth, "nobody has taken since: {limit:?}");
                 }
                 admissions[*admission].net -= u64::from(refunded);
                 tally.refunded += u64::from(refunded > 0);
@@ -711,20 +890,20 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
             let Ok(bucket) = builder.build_on::<W>() else { return };
             let tick = bucket.tick().as_nanos() as u64;
             let promise = BucketPromise { burst: limit, permits, period: nanos, tick };
-            trace(&bucket, &promise, false, draws, &mut tally[0]);
+            trace(&bucket, &promise, draws, &mut tally[0]);
         }
         1 => {
             let fixed = FixedWindow::builder(limit, window).build_on::<W>().unwrap();
             let promise =
                 SegmentPromise { limit, window: nanos, segments: 1, together: 1, in_any_span: false };
-            let splits = draws.once_in(2);
-            trace(&fixed, &promise, splits, draws, &mut tally[1]);
+            trace(&fixed, &promise, draws, &mut tally[1]);
         }
         2 => {
             let fixed = FixedWindow::builder(limit, window).started_by_first_request();
+            let tick = Duration::from_nanos(nanos / draws.one_of(&[1, 3, 10, 1_000]));
+            let fixed = if draws.once_in(2) { fixed.tick(tick) } else { fixed };
             let fixed = fixed.build_on::<W>().unwrap();
-            let splits = draws.once_in(2);
-            trace(&fixed, &StartedPromise { limit, window: nanos }, splits, draws, &mut tally[2]);
+            trace(&fixed, &StartedPromise { limit, window: nanos }, draws, &mut tally[2]);
         }
         kind => {
             let strict = kind == 4;
@@ -734,8 +913,7 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
             let sliding = builder.build_on::<W>().unwrap();
             let together = segments + u64::from(strict);
             let promise = SegmentPromise { limit, window: nanos, segments, together, in_any_span: strict };
-            let splits = draws.once_in(2);
-            trace(&sliding, &promise, splits, draws, &mut tally[kind as usize]);
+            trace(&sliding, &promise, draws, &mut tally[kind as usize]);
         }
     }
 }

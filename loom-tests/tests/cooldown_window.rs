@@ -15,6 +15,8 @@ on_both_widths!(
     a_refund_comes_back_once,
     two_requests_after_the_wait_start_one_window,
     a_late_request_that_exceeds_does_not_end_the_window_at_once,
+    a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant,
+    of_racing_grants_the_newest_one_is_remembered,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -140,5 +142,33 @@ fn a_late_request_that_exceeds_does_not_end_the_window_at_once<W: Word>() {
         let start = if limit.available_at(at(16)) == 1 { 0 } else { 15 };
         assert_eq!(start, 15, "the window of the newer one ends 2 s after its start, at the earliest");
         has_all_permits(&limit, at(25));
+    });
+}
+
+fn a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(3));
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        let newer = spawn(&limit, |limit| take(limit, at(12), 1));
+        let late = take(&*limit, at(6), 2);
+        assert_eq!((join(newer), late), (1, 0));
+        // The newer one has started a window after the wait, or has been granted in the window that was exceeded.
+        let left = limit.available_at(at(12));
+        assert!(left == 2 || left == 0, "{left} left");
+        // It is remembered to 1,024 of the 2,000 ms, from 5 s on.
+        has_all_permits(&limit, if left == 2 { at(22) } else { Timestamp::from_millis(11_144 + 2_000) });
+    });
+}
+
+fn of_racing_grants_the_newest_one_is_remembered<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(limit::<W>(3));
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        let newest = spawn(&limit, |limit| take(limit, at(14), 1));
+        assert_eq!(take(&*limit, at(9), 1) + join(newest), 2);
+        assert_eq!(take(&*limit, at(5), 1), 0);
+        assert_eq!(limit.available_at(at(14)), 0);
+        // 5 s, and eight times 1,024 ms, and the wait.
+        has_all_permits(&limit, Timestamp::from_millis(13_192 + 2_000));
     });
 }

@@ -2,10 +2,13 @@
 //! in the slot and then in the state.
 #![cfg(loom)]
 
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::sync::Arc as Shared;
 
 use loom::sync::Arc;
-use portcullis_core::{FixedWindow, Limiter, Rate, Receipt, SlidingWindow, TokenBucket, Word};
+use portcullis_core::{FixedWindow, Limiter, Rate, Receipt, SlidingWindow, Timestamp, TokenBucket, Word};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
@@ -17,6 +20,8 @@ on_both_widths!(
     a_fixed_window_takes_back_two_takes_in_any_order,
     a_new_fixed_window_gets_nothing_back_from_the_one_before,
     a_started_window_gets_nothing_back_from_the_one_before,
+    a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_own,
+    a_started_window_that_two_give_back_is_nobodys,
     a_sliding_window_takes_back_beside_a_take,
     a_sliding_window_takes_back_two_takes_in_any_order,
     what_is_given_back_beside_the_roll_that_retags_its_slot_comes_back_once,
@@ -38,6 +43,9 @@ fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, mut receipt: Receipt
     turn();
     limiter.refund_at(at(seconds), n, &mut receipt).into()
 }
+
+/// When the window that began at 5 s is half over.
+const LATER: Timestamp = Timestamp::from_millis(5_500);
 
 /// At `seconds`, so many permits are available, and not one more.
 fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
@@ -173,6 +181,44 @@ fn a_started_window_gets_nothing_back_from_the_one_before<W: Word>() {
         join(back);
         has(&*limit, 6, 0);
         has(&*limit, 7, 2);
+    });
+}
+
+fn a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_own<W: Word>() {
+    let stayed = Shared::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let seen = Shared::clone(&stayed);
+    explore(move || {
+        let limit = started::<W>(2);
+        let noted = receipt(&*limit, 5, 1);
+        let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
+        assert_eq!(take(&*limit, LATER, 1), 1, "there is room, given back or not");
+        assert_eq!(join(back), 1);
+        // From 5 to 6 s, or from 5.5 to 6.5 s: what was taken is in one of the two.
+        let stays = limit.available_at(at(6)) == 2;
+        seen[usize::from(stays)].store(true, Relaxed);
+        assert_eq!(limit.available_at(LATER), 1);
+        if stays {
+            has(&*limit, 6, 2);
+        } else {
+            has(&*limit, 6, 1);
+        }
+        has(&*limit, 8, 2);
+    });
+    assert!(stayed.iter().all(|seen| seen.load(Relaxed)), "both happen");
+}
+
+fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
+    explore(|| {
+        let limit = started::<W>(3);
+        let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 2));
+        let a = spawn(&limit, move |limit| give_back(limit, 5, 1, first));
+        let b = spawn(&limit, move |limit| give_back(limit, 5, 2, last));
+        let taken = take(&*limit, LATER, 1);
+        assert_eq!((join(a), join(b)), (1, 2), "none is given back to a window that it was not taken in");
+        assert_eq!(limit.available_at(LATER), 3 - taken);
+        let left = limit.available_at(at(6));
+        assert!(left == 3 || left == 3 - taken, "{left}");
+        has(&*limit, 8, 3);
     });
 }
 

@@ -1,0 +1,231 @@
+//! Many limits as one: two passes over words that others change in between, and the way back.
+#![cfg(loom)]
+
+use core::time::Duration;
+
+use loom::sync::Arc;
+use portcullis_core::{
+    AllLease, AllOf, Concurrency, Counted, FixedWindow, Limiter, Limits, Rate, SlidingWindow, Timestamp,
+    TokenBucket, Word,
+};
+use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one,
+    opposite_orders_of_buckets_never_share_a_permit_nor_lose_one,
+    opposite_orders_of_windows_never_share_a_permit_nor_lose_one,
+    one_that_releases_makes_room_in_both_limits,
+    a_direct_take_beside_a_composition_leaves_one_of_the_two_granted,
+    a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much,
+    a_refund_beside_a_composition_is_worth_what_it_was_taken_from,
+    a_limit_that_is_named_twice_is_taken_from_once_for_both,
+    a_bucket_that_is_named_twice_is_taken_from_once_for_both,
+    paths_to_one_limit_take_all_or_none_and_leak_none,
+    paths_to_one_bucket_take_all_or_none_and_lose_none,
+    a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own,
+);
+
+/// Takes 1 of each at 5 s for good; returns how many that were of each.
+fn take_all<T: Limits>(limits: T) -> u64 {
+    turn();
+    AllOf::new(limits).into_lease_at(at(5), 1).map_or(0, AllLease::forget).into()
+}
+
+fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
+    Concurrency::try_new(limit).unwrap()
+}
+
+/// One permit a second.
+fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
+    TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap()
+}
+
+/// At `seconds`, so many permits are available, and not one more.
+fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
+    assert_eq!(limiter.available_at(at(seconds)), permits, "at {seconds} s");
+    let n = u32::try_from(permits).unwrap();
+    assert_eq!(take(limiter, at(seconds), n + 1), 0);
+    if n > 0 {
+        assert_eq!(take(limiter, at(seconds), n), permits);
+    }
+}
+
+fn opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((concurrency::<W>(1), concurrency::<W>(1)));
+        let a = spawn(&limits, |(a, b)| take_all((a, b)));
+        let (one, other) = &*limits;
+        let granted = take_all((other, one)) + join(a);
+        assert!(granted <= 1, "both at once");
+        assert_eq!((u64::from(one.in_use()), u64::from(other.in_use())), (granted, granted));
+        if granted == 1 {
+            one.release(1);
+            other.release(1);
+        }
+        assert_eq!(take_all([one, other]), 1);
+    });
+}
+
+fn opposite_orders_of_buckets_never_share_a_permit_nor_lose_one<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(1), bucket::<W>(1)));
+        let a = spawn(&limits, |(a, b)| take_all((a, b)));
+        let (one, other) = &*limits;
+        let granted = take_all([other, one]) + join(a);
+        assert!(granted <= 1, "both at once");
+        // An empty bucket decides for nobody else, so that each rollback is exact.
+        has(one, 5, 1 - granted);
+        has(other, 5, 1 - granted);
+        assert_eq!((one.available_at(at(6)), other.available_at(at(6))), (1, 1));
+    });
+}
+
+fn opposite_orders_of_windows_never_share_a_permit_nor_lose_one<W: Word>() {
+    explore(|| {
+        let fixed = FixedWindow::builder(1, Duration::from_secs(1)).build_on::<W>().unwrap();
+        let sliding = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2).build_on::<W>().unwrap();
+        let limits = Arc::new((fixed, sliding));
+        let a = spawn(&limits, |(fixed, sliding)| take_all((fixed, sliding)));
+        let (fixed, sliding) = &*limits;
+        let granted = take_all((sliding, fixed)) + join(a);
+        assert!(granted <= 1, "both at once");
+        assert_eq!(sliding.available_at(at(6)), 1 - granted);
+        has(fixed, 5, 1 - granted);
+        has(sliding, 5, 1 - granted);
+        assert_eq!((fixed.available_at(at(6)), sliding.available_at(at(7))), (1, 1));
+    });
+}
+
+fn one_that_releases_makes_room_in_both_limits<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((concurrency::<W>(1), concurrency::<W>(1)));
+        let visit = |(a, b): &(Concurrency<W>, Concurrency<W>)| {
+            turn();
+            let lease = AllOf::new((a, b)).into_lease_at(at(5), 1);
+            if lease.is_ok() {
+                assert_eq!((a.available(), b.available()), (0, 0), "held");
+            }
+        };
+        let a = spawn(&limits, visit);
+        visit(&limits);
+        join(a);
+        assert_eq!((limits.0.in_use(), limits.1.in_use()), (0, 0));
+    });
+}
+
+fn a_direct_take_beside_a_composition_leaves_one_of_the_two_granted<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(1), concurrency::<W>(1)));
+        let direct = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
+        let (bucket, limit) = &*limits;
+        let all = take_all((bucket, limit));
+        assert_eq!(all + join(direct), 1);
+        assert_eq!((limit.in_use(), bucket.available_at(at(5))), (1, 1 - all), "nothing leaked");
+    });
+}
+
+fn a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
+        let blocks = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
+        let takes = spawn(&limits, |(bucket, _)| take(bucket, at(5), 1));
+        let (bucket, limit) = &*limits;
+        let all = take_all((bucket, limit));
+        assert_eq!((all + join(blocks), join(takes)), (1, 1));
+        // What could not be given back for the other one's take comes back by time.
+        let left = bucket.available_at(at(5));
+        assert!(left + all <= 1, "{left} left of 2, with 1 and {all} taken");
+        has(bucket, 5, left);
+        has(bucket, 7, 2);
+    });
+}
+
+fn a_refund_beside_a_composition_is_worth_what_it_was_taken_from<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
+        let mut noted = limits.0.take_at(at(5), 1).unwrap();
+        let back = spawn(&limits, move |(bucket, _)| u64::from(bucket.refund_at(at(5), 1, &mut noted)));
+        let (bucket, limit) = &*limits;
+        let all = take_all((bucket, limit));
+        assert_eq!((all, limit.in_use()), (1, 1), "there is one, given back or not");
+        has(bucket, 5, join(back));
+        has(bucket, 7, 2);
+    });
+}
+
+fn a_limit_that_is_named_twice_is_taken_from_once_for_both<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(concurrency::<W>(3));
+        let a = spawn(&limit, |limit| take_all((limit, limit)));
+        let granted = take_all([&*limit, &*limit]) + join(a);
+        assert_eq!((granted, limit.in_use()), (1, 2), "one of the two, and not half of the other");
+        limit.release(2);
+        assert_eq!(take_all((&*limit,)), 1);
+    });
+}
+
+fn a_bucket_that_is_named_twice_is_taken_from_once_for_both<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(3), concurrency::<W>(5)));
+        let a = spawn(&limits, |(bucket, limit)| take_all((bucket, limit, bucket)));
+        let (bucket, limit) = &*limits;
+        let granted = take_all((limit, bucket, bucket)) + join(a);
+        assert_eq!((granted, limit.in_use()), (1, 1));
+        has(bucket, 5, 1);
+        has(bucket, 8, 3);
+    });
+}
+
+fn paths_to_one_limit_take_all_or_none_and_leak_none<W: Word>() {
+    explore(|| {
+        let limits = Arc::new(Counted::new(concurrency::<W>(3)));
+        let a = spawn(&limits, |counted| take_all((counted.limiter(), counted)));
+        let counted = &*limits;
+        let granted = take_all((counted, counted.limiter())) + join(a);
+        assert!(granted <= 1, "two of three for each");
+        let in_use = u64::from(counted.limiter().in_use());
+        assert_eq!((in_use, counted.counts().held), (2 * granted, granted));
+        if granted == 1 {
+            counted.limiter().release(1);
+            counted.release(1);
+        }
+        assert_eq!(take_all((counted, counted.limiter())), 1);
+    });
+}
+
+fn paths_to_one_bucket_take_all_or_none_and_lose_none<W: Word>() {
+    explore(|| {
+        let limits = Arc::new(Counted::new(bucket::<W>(2)));
+        let a = spawn(&limits, |counted| take(counted.limiter(), at(5), 1));
+        let counted = &*limits;
+        let all = take_all((counted, counted.limiter()));
+        let alone = join(a);
+        assert!(all + alone <= 1, "two of two, or one");
+        assert_eq!(counted.counts().held, all);
+        // What was given back after another one's take comes back by time.
+        let left = counted.limiter().available_at(at(5));
+        assert!(left + 2 * all + alone <= 2, "{left} left of 2, with {alone} and {all} taken");
+        has(counted.limiter(), 5, left);
+        has(counted.limiter(), 7, 2);
+    });
+}
+
+fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own<W: Word>() {
+    explore(|| {
+        let settings = FixedWindow::builder(2, Duration::from_secs(1)).started_by_first_request();
+        let window = settings.tick(Duration::from_millis(1)).build_on::<W>().unwrap();
+        let limits = Arc::new((window, concurrency::<W>(1)));
+        let blocks = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
+        // In the window of the composition, if that has begun; else in one of its own.
+        let later = Timestamp::from_millis(5_500);
+        let takes = spawn(&limits, move |(window, _)| take(window, later, 1));
+        let (window, limit) = &*limits;
+        let all = take_all((window, limit));
+        assert_eq!((all + join(blocks), join(takes)), (1, 1));
+        assert_eq!(window.available_at(later), 1 - all, "all is given back, and no more");
+        let left = window.available_at(at(6));
+        assert!(left == 2 || left == 1 - all, "{left} in a window to 6 s or to 6.5 s");
+        has(window, 6, left);
+        has(window, 8, 2);
+    });
+}
