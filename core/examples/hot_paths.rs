@@ -7,8 +7,8 @@
 #![allow(unsafe_code, reason = "a name that can be found in the assembly is an unsafe attribute")]
 
 use portcullis_core::{
-    AdjustableBucket, ClaimError, Concurrency, Denied, FixedWindow, Lease, LeaseId, LeasePool, SlidingWindow,
-    StaleId, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied, FixedWindow, Lease,
+    LeaseId, LeasePool, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited,
 };
 
 macro_rules! acquires {
@@ -38,6 +38,10 @@ acquires! {
     unlimited_acquire: Unlimited;
     adjustable_bucket_acquire: AdjustableBucket;
     adjustable_bucket_32_acquire: AdjustableBucket<u32>;
+    adjustable_window_acquire: AdjustableWindow;
+    adjustable_window_32_acquire: AdjustableWindow<u32>;
+    cooldown_window_acquire: CooldownWindow;
+    cooldown_window_32_acquire: CooldownWindow<u32>;
 }
 
 macro_rules! drops {

@@ -127,6 +127,7 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 
     #[cold]
+    #[inline(never)]
     fn note_newer(&self, tick: u64) {
         let mut newest = self.newest.load(Relaxed);
         while self.ahead(newest, tick).is_none() {
