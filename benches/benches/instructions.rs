@@ -8,8 +8,9 @@ use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool,
-    Limiter, LimiterExt, ManualClock, Rate, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow, Counted, Denied,
+    FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, ManualClock, Penalty, Rate, Retry, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -128,6 +129,9 @@ fn ask<L: Limiter>(case: &Case<L>) -> u64 {
 #[bench::counted_concurrency(plenty(Counted::new(concurrency::<u64>(10))))]
 #[bench::adjustable_bucket(plenty(adjustable::<u64>(2_000)))]
 #[bench::adjustable_bucket_32(plenty(adjustable::<u32>(2_000)))]
+#[bench::adjustable_window(plenty(AdjustableWindow::new(2_000, WINDOW)))]
+#[bench::cooldown_window(plenty(CooldownWindow::new(2_000, WINDOW, Some(10 * WINDOW))))]
+#[bench::penalty_token_bucket(plenty(Penalty::new(bucket::<u64>(2_000), WINDOW)))]
 fn allow<L: Limiter>(case: Case<L>) -> u64 {
     ask(&case)
 }
@@ -145,6 +149,9 @@ fn allow<L: Limiter>(case: Case<L>) -> u64 {
 #[bench::counted_token_bucket(spent(Counted::new(bucket::<u64>(10))))]
 #[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
 #[bench::adjustable_bucket_32(spent(adjustable::<u32>(10)))]
+#[bench::adjustable_window(spent(AdjustableWindow::new(10, WINDOW)))]
+#[bench::cooldown_window(spent(CooldownWindow::new(10, WINDOW, Some(10 * WINDOW))))]
+#[bench::penalty_token_bucket(spent(Penalty::new(bucket::<u64>(10), WINDOW)))]
 fn deny<L: Limiter>(case: Case<L>) -> u64 {
     ask(&case)
 }

@@ -105,7 +105,7 @@ impl AdjustableBucket {
         ///
         /// # Panics
         ///
-        /// Where [`TokenBucketBuilder::build_adjustable`] would return an error; in a constant or a static, that is
+        /// Where [`TokenBucketBuilder::build_adjustable`](crate::TokenBucketBuilder::build_adjustable) would return an error; in a constant or a static, that is
         /// a compile error.
         ///
         /// ```
@@ -172,7 +172,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// # Errors
     ///
     /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would be due after `max_wait`, or if more than the
-    /// [declared debt](TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its [`retry`](Limiter::retry) is when the permits could be
+    /// [declared debt](crate::TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its [`retry`](Limiter::retry) is when the permits could be
     /// taken without a wait.)
     ///
     /// # Cost

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use pingora_limits::rate::Rate as Estimator;
-use portcullis_core::{FixedWindow, LimiterExt, SlidingWindow, Timestamp};
+use portcullis_core::{AdjustableWindow, FixedWindow, LimiterExt, SlidingWindow, Timestamp};
 
 use crate::measure::{Contest, Contestant, Expected};
 
@@ -15,6 +15,19 @@ const WINDOW: Duration = Duration::from_millis(80);
 const LIMIT: u64 = 1 << 31;
 
 pub(crate) fn rows() -> Vec<Contest> {
+    let mut rows = against_estimator();
+    // The window whose settings can change, against the plain one.
+    rows.push(Contest {
+        row: "adjustable_window.allow",
+        threads: 1,
+        expected: Expected::Granted,
+        ours: ours(AdjustableWindow::new(LIMIT, WINDOW)),
+        peers: vec![ours(FixedWindow::new(LIMIT, WINDOW)).named("fixed-window")],
+    });
+    rows
+}
+
+fn against_estimator() -> Vec<Contest> {
     let fixed = FixedWindow::new(LIMIT, WINDOW);
     let sliding = SlidingWindow::<8>::new(LIMIT, WINDOW, 8);
     let strict = SlidingWindow::<9>::builder(LIMIT, WINDOW, 8).strict().build().expect("fits");
