@@ -41,7 +41,8 @@ use crate::{
 ///
 /// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each moment, and what [`Carry`] adds in a change. What was given back
 /// does not count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are [reserved](Self::reserve_at), each
-/// counts at the instant at which it may act; if settings have changed since, at the one at which the bucket has paid for it, which may be another.
+/// counts at the instant at which it may act; a reservation keeps its instant when settings change, so after a change the bound is exceeded by at most what
+/// was reserved then and not yet due.
 ///
 /// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the newest time: within one and a half times a token
 /// bucket's cost where many calls fall into a tick, and about twice where each brings a new one. A denial writes nothing and reads the word
@@ -99,6 +100,14 @@ const fn as_settings(lattice: &Lattice) -> [u64; SETTINGS] {
     settings
 }
 
+/// The ticks that a `now` may be late.
+const fn lateness(lattice: &Lattice) -> u64 {
+    match lattice.staleness().checked_div(lattice.gain) {
+        Some(ticks) => ticks,
+        None => u64::MAX,
+    }
+}
+
 impl AdjustableBucket {
     const_unless_loom! {
         /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts full.
@@ -130,10 +139,7 @@ impl<W: Word> AdjustableBucket<W> {
             start: Timestamp,
             used: u64,
         ) -> Self {
-            let late = match lattice.staleness().checked_div(lattice.gain) {
-                Some(ticks) => ticks,
-                None => u64::MAX,
-            };
+            let late = lateness(lattice);
             let live = Live::new(as_settings(lattice), used, ticks.index(start), late);
             Self { live, ticks, terms }
         }
@@ -252,6 +258,7 @@ impl<W: Word> AdjustableBucket<W> {
         self.live.change(|word| {
             let tick = self.live.no_older_than_newest(tick);
             let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
+            self.live.allow_late(lateness(&new));
             self.live.note(tick);
             Ok((as_settings(&new), used))
         })
@@ -477,6 +484,8 @@ impl<W: Word> AdjustableBucket<W> {
                 return 0;
             }
             let back = used.wrapping_sub(u64::from(worth).wrapping_mul(lattice.cost)) & Self::USED;
+            // Not further than a bucket that is full at the newest time: who is late must not find more.
+            let back = lattice.balance(lattice.position(self.live.no_older_than_newest(tick)), back).from;
             let next = if after == 0 { then } else { then.wrapping_add(Self::ERA) & W::MASK } | back;
             match self.live.exchange(word, next) {
                 Ok(()) => {

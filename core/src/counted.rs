@@ -150,7 +150,8 @@ impl<L: Limiter> Limiter for Counted<L> {
     }
 
     fn id(&self) -> Option<LimiterId> {
-        LimiterId::around(self, &self.limiter)
+        // Around one without a state there is nothing to be asked for all at once.
+        self.limiter.id().and(LimiterId::of(self))
     }
 
     #[inline]

@@ -320,7 +320,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     }
 
     fn id(&self) -> Option<LimiterId> {
-        LimiterId::around(self, &self.limiter)
+        // Around one without a state there is nothing to be asked for all at once.
+        self.limiter.id().and(LimiterId::of(self))
     }
 
     #[inline]

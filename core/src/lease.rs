@@ -115,7 +115,7 @@ where
         Ok(())
     }
 
-    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of them can be taken anew at once: of a
+    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of them count as never taken: of a
     /// limiter that gets its permits back by time, as many as can be given back without passing its bound, where the bound counts
     /// only what was not given back.
     ///

@@ -93,10 +93,11 @@ pub trait Limiter {
     }
 
     /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back that `receipt` is
-    /// for, and returns how many of them can be taken anew at once. The others come back as they would have done anyway.
+    /// for, and returns how many of them count as never taken. The others come back as they would have done anyway.
     ///
-    /// `now` is when they are given back. The receipt is changed so that it stands for the permits that are left of the grant. Between grant and
-    /// refund less than the limiter's horizon must have passed.
+    /// `now` is when they are given back. The receipt is changed so that it stands for the permits that are left of the grant. To give back more than
+    /// it is for, also by a copy of it, is an error of the caller's, which lets as much too much through; so is a refund after the limiter's horizon, less
+    /// the time in which all permits come back. A [`Lease`] sees to the first.
     ///
     /// By default it [releases](Self::release) them, and returns 0: how many that has made room for is not known.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
@@ -125,7 +126,8 @@ pub trait Limiter {
 
     /// Which limiter this is, so that one that is named twice can be asked for all at once. By default unknown, and then it is asked twice.
     ///
-    /// A limiter with a state of its own returns [`LimiterId::of`] itself, one that wraps another [`LimiterId::around`].
+    /// A limiter with a state of its own, also around another limiter, returns [`LimiterId::of`] itself. A wrapper without one leaves this as it is: it
+    /// cannot be told from what it wraps.
     fn id(&self) -> Option<LimiterId> {
         None
     }
@@ -225,6 +227,9 @@ pub trait LimiterExt: Limiter {
     /// assert!(bucket.drain_at(Timestamp::ZERO).is_none());
     /// ```
     fn drain_at(&self, now: Timestamp) -> Option<Lease<&Self>> {
+        if self.available_at(now) == 0 {
+            return None;
+        }
         self.try_acquire_between_at(now, 1, u32::MAX).ok()
     }
 
@@ -258,36 +263,25 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimiterId {
     address: usize,
-    /// Wrappers around the limiter: the outermost may lie where the limiter in it lies.
-    wrappers: usize,
+    /// Where a limiter lies, its first field lies as well.
+    size: usize,
 }
 
 impl LimiterId {
-    /// A limiter by its address; of a type that has no size, none: it may lie where another one lies.
+    /// A limiter by its address and its size; of a type that has no size, none: it may lie where another one lies.
     ///
     /// ```
-    /// # use portcullis_core::{LimiterId, Unlimited};
-    /// assert_eq!(LimiterId::of(&7), LimiterId::of(&7).or(None));
+    /// # use portcullis_core::{Concurrency, LimiterId, Unlimited};
+    /// struct Logged(Concurrency, u64);
+    /// let logged = Logged(Concurrency::new(1), 7);
+    /// assert_eq!(LimiterId::of(&logged), LimiterId::of(&logged));
+    /// assert_ne!(LimiterId::of(&logged), LimiterId::of(&logged.0));
     /// assert_eq!(LimiterId::of(&Unlimited), None);
     /// ```
     #[inline]
     pub fn of<L>(limiter: &L) -> Option<Self> {
-        let address = core::ptr::from_ref(limiter).addr();
-        if size_of::<L>() == 0 { None } else { Some(Self { address, wrappers: 0 }) }
-    }
-
-    /// A wrapper by its address, around a limiter that may have an id.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Limiter, LimiterId};
-    /// struct Logged(Concurrency);
-    /// let logged = Logged(Concurrency::new(1));
-    /// assert_ne!(LimiterId::around(&logged, &logged.0), logged.0.id());
-    /// ```
-    #[inline]
-    pub fn around<W, L: Limiter + ?Sized>(wrapper: &W, limiter: &L) -> Option<Self> {
-        let Self { wrappers, .. } = limiter.id()?;
-        Some(Self { wrappers: wrappers + 1, ..Self::of(wrapper)? })
+        let (address, size) = (core::ptr::from_ref(limiter).addr(), size_of::<L>());
+        if size == 0 { None } else { Some(Self { address, size }) }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::SettingsError;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, Word, narrow};
+use crate::word::{AtomicWord, Word};
 
 /// A state and two sets of `N` settings.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(crate) struct Live<const N: usize, W: Word> {
     writing: AtomicWord<W>,
     sets: [[AtomicWord<W>; N]; 2],
     newest: AtomicWord<W>,
-    /// By how many ticks a time may be late.
-    late: W,
+    /// By how many ticks a time may be late, under any settings that there were.
+    late: AtomicWord<W>,
 }
 
 impl<const N: usize, W: Word> Live<N, W> {
@@ -68,7 +68,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 writing: AtomicWord::new(0),
                 sets,
                 newest: AtomicWord::new(tick & W::MASK),
-                late: narrow(if late > W::MASK / 2 { W::MASK / 2 } else { late }),
+                late: AtomicWord::new(if late > W::MASK / 2 { W::MASK / 2 } else { late }),
             }
         }
     }
@@ -138,11 +138,23 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
+    /// Lets times be late by so many ticks, from a change on: before it is written.
+    pub(crate) fn allow_late(&self, ticks: u64) {
+        let ticks = ticks.min(W::MASK / 2);
+        let mut late = self.late.load(Relaxed);
+        while late < ticks {
+            match self.late.compare_exchange_weak(late, ticks, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(newer) => late = newer,
+            }
+        }
+    }
+
     /// By how many ticks `newest` is ahead of `tick`. By more than anyone may be late: then it lies a whole turn behind.
     #[inline(always)]
     fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
         let ahead = newest.wrapping_sub(tick) & W::MASK;
-        if ahead <= self.late.into() { Some(ahead) } else { None }
+        if ahead <= self.late.load(Relaxed) { Some(ahead) } else { None }
     }
 
     /// The later of `tick` and the newest tick of the decisions in the word, which the caller has loaded.

@@ -286,7 +286,8 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     }
 
     fn id(&self) -> Option<LimiterId> {
-        LimiterId::around(self, &self.limiter)
+        // Around one without a state there is nothing to be asked for all at once.
+        self.limiter.id().and(LimiterId::of(self))
     }
 
     #[inline]

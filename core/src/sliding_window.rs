@@ -194,7 +194,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         let state = self.state.load(Relaxed);
         let epoch = self.epoch(now);
         // The newest grant lies in the state's epoch; it left the window one ring later.
-        match epoch.checked_add_signed(-self.passed(epoch, state)).map(|newest| newest + self.slots.step()) {
+        match epoch
+            .checked_add_signed(-self.passed(epoch, state))
+            .and_then(|newest| newest.checked_add(self.slots.step()))
+        {
             Some(left) if left <= epoch => self.start(left).map_or(Idle::Now, Idle::Since),
             _ => Idle::Now,
         }

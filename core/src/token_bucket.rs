@@ -169,7 +169,7 @@ impl<W: Word> TokenBucket<W> {
     /// # Errors
     ///
     /// [`Denied::Exhausted`] if that would owe more, [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing
-    /// has changed then.
+    /// has changed then. (Its [`retry`](Limiter::retry) is when a take could be granted.)
     ///
     /// # Cost
     ///
@@ -342,13 +342,14 @@ impl<W: Word> TokenBucket<W> {
     }
 
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
-    fn undo(&self, n: u32, receipt: &mut Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let price = u64::from(n).saturating_mul(self.cost.into());
         if price == 0 {
             return n;
         }
         let left = receipt.note();
-        let restored = left.wrapping_sub(price) & W::MASK;
+        // Not further than a bucket that is full now: who is late must not find more.
+        let restored = self.lattice().balance(self.position(now), left.wrapping_sub(price) & W::MASK).from;
         loop {
             match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -389,9 +390,10 @@ impl<W: Word> Limiter for TokenBucket<W> {
         self.take_anew(now, n)
     }
 
-    /// All of them, if the bucket is as the take left it; else none: they come back by refill.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(n, receipt)
+    /// All of them, if the bucket is as the take left it; else none: they come back by refill. A take that is given back in whole counts as never made,
+    /// also for what the newest `now` was.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(now, n, receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
