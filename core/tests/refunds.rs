@@ -845,12 +845,15 @@ where
                 let at = admissions[*admission].at;
                 let worth = n.min(*noted);
                 *noted -= worth;
-                let before = limit.available_at(Timestamp::from_nanos(newest));
+                let expected = promise.refund(at, newest, worth);
+                // What is given back to a bucket later than anything was taken is settled then.
+                let seen = Timestamp::from_nanos(if expected.is_some() { newest } else { newest.max(now) });
+                let before = limit.available_at(seen);
                 let refunded = lease.refund_at(Timestamp::from_nanos(now), n).unwrap();
-                let after = limit.available_at(Timestamp::from_nanos(newest));
+                let after = limit.available_at(seen);
                 assert!(refunded == worth || refunded == 0, "all or none of {worth}");
                 assert_eq!(after, capacity.min(before + u64::from(refunded)), "{n} of {before}: {limit:?}");
-                if let Some(expected) = promise.refund(at, newest, worth) {
+                if let Some(expected) = expected {
                     assert_eq!(refunded, expected, "taken at {at}, and the newest at {newest}: {limit:?}");
                 }
                 if *admission == admissions.len() - 1 {
