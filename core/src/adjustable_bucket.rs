@@ -100,7 +100,7 @@ const fn as_settings(lattice: &Lattice) -> [u64; SETTINGS] {
     settings
 }
 
-/// The ticks that a `now` may be late.
+/// The ticks that a `now` may be late: where time brings nothing, any number.
 const fn lateness(lattice: &Lattice) -> u64 {
     match lattice.staleness().checked_div(lattice.gain) {
         Some(ticks) => ticks,
@@ -255,10 +255,15 @@ impl<W: Word> AdjustableBucket<W> {
         let terms = Terms { rate, burst, tick, stepwise: false, ..self.terms };
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
+        let late = lateness(&new);
+        if new.gain > 0 {
+            self.live.allow_late(late);
+        }
         self.live.change(|word| {
-            let tick = self.live.no_older_than_newest(tick);
+            // A newest time further ahead than anyone may be late under the new settings lies a turn of the word behind.
+            let newest = self.live.no_older_than_newest(tick);
+            let tick = if newest - tick <= late { newest } else { tick };
             let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
-            self.live.allow_late(lateness(&new));
             self.live.note(tick);
             Ok((as_settings(&new), used))
         })
@@ -474,6 +479,8 @@ impl<W: Word> AdjustableBucket<W> {
             let worth = if after == 0 {
                 n
             } else if then & Self::IN_DEBT != 0 {
+                // Those after it may have been counted up to a whole tick.
+                let after = after.saturating_add(lattice.gain.saturating_sub(1));
                 (price.saturating_sub(after) / lattice.cost) as u32
             } else {
                 let position = lattice.position(self.live.no_older_than_newest(tick));

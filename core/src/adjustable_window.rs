@@ -15,8 +15,11 @@
 //!
 //! - *take* while the window is on: adds to the count. No settings but the limit are looked at.
 //! - *take* when it is over: a new window, with an end and a count of its own.
+//! - *take* where the first request starts a window, and nothing is counted in the one that is on: starts it anew, if it then ends later.
 //! - *adjust*: the other set, a new era, the end that the window has under the new settings, and a count that leaves what is carried over.
 //! - *give back*: subtracts from the count, in the same window of the same era.
+//!
+//! Who gives back all never moves the end: between an earlier end and the next window, who comes late would find room for a whole limit more.
 //!
 //! Invariant: what is granted in a window of an era is never more than the limit less the count that the era began it with. The count may be more than
 //! the limit, where that was lowered, but never more than the largest that may be set.
@@ -24,7 +27,7 @@
 use core::hint::cold_path;
 use core::time::Duration;
 
-use crate::grid::Grid;
+use crate::grid::{self, Grid};
 use crate::live::Live;
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::sync::const_unless_loom;
@@ -39,7 +42,7 @@ use crate::{
 ///
 /// It decides as a [`FixedWindow`](crate::FixedWindow) does, on the settings of the moment. Windows lie side by side on a grid that starts
 /// at an origin, one grid for each length, or, [started by the first request](AdjustableWindowBuilder::started_by_first_request), each
-/// begins with the first request after the last one's end.
+/// begins with the first request after the last one's end; if all that was taken in it is given back, the next request starts it anew.
 ///
 /// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of one window's length. At a
 /// [change](Self::adjust_at) the window that is on becomes one of the new length. What was granted before keeps to the old bound; what is granted in this
@@ -117,7 +120,7 @@ struct Settings {
 
 impl Settings {
     const fn to_words(self) -> [u64; SETTINGS] {
-        let reciprocal = u64::MAX / self.window;
+        let reciprocal = grid::reciprocal(self.window);
         let mut words = [0; SETTINGS];
         words[LIMIT] = self.limit;
         words[WINDOW] = self.window;
@@ -215,7 +218,8 @@ impl<W: Word> AdjustableWindow<W> {
     ///
     /// On a grid, the window that is on then ends where that one of the new grid ends which `now` lies in. Where windows are started by the first
     /// request, it ends the new length after its start, if that is not over yet, else within a tick; where no window is on, one begins with the
-    /// change, and so it does with [`Carry::Reset`]. A `now` before the window that is on counts as its start.
+    /// change, and so it does with [`Carry::Reset`] and where nothing counts as used; while that is so, the next request starts it anew. A `now`
+    /// before the window that is on counts as its start.
     ///
     /// # Errors
     ///
@@ -376,13 +380,15 @@ impl<W: Word> AdjustableWindow<W> {
         !(u64::MAX << self.count_bits)
     }
 
-    /// Whether the window of `word` is on at `stamp`, and its count leaves room for `wanted`.
+    /// Whether the window of `word` is on at `stamp`, has been started, and its count leaves room for `wanted`.
     #[inline(always)]
     fn fits(&self, word: u64, stamp: u64, limit: u64, wanted: u64) -> bool {
         // The stamp's count is zero, so that the word's is left as it is.
         let ahead = word.wrapping_sub(stamp) & Self::STATE;
+        let count = word & self.counts();
         ahead.wrapping_sub(1 << self.count_bits) < self.near.into()
-            && (word & self.counts()) + wanted <= limit
+            && count + wanted <= limit
+            && count >= self.started.into()
     }
 
     /// The ticks from `stamp` to the end in `word`.
@@ -411,11 +417,9 @@ impl<W: Word> AdjustableWindow<W> {
         if self.started {
             return tick.wrapping_add(u64::from(into != 0)).wrapping_add(window);
         }
-        // As in `grid`; of halves that do not belong together, any number comes out.
+        // Halves may not belong together while they are being written.
         let reciprocal = self.live.setting(word, HIGH) << 32 | self.live.setting(word, LOW);
-        let quotient = ((u128::from(tick) * u128::from(reciprocal)) >> 64) as u64;
-        let rest = tick.wrapping_sub(quotient.wrapping_mul(window));
-        let rest = if rest >= window { rest.wrapping_sub(window) } else { rest };
+        let (_, rest) = grid::divide(tick, window, reciprocal);
         tick.wrapping_sub(rest).wrapping_add(window)
     }
 
@@ -462,16 +466,20 @@ impl<W: Word> AdjustableWindow<W> {
     ) -> Result<(u64, u64), ChangeError> {
         let old = self.in_force(word);
         let on = self.on(word, self.stamp(tick), old.limit);
-        let (tick, rounded) = (i128::from(tick), i128::from(self.started && into != 0));
-        // A window that is over has begun again.
-        let begun = on.map_or(tick + rounded, |on| tick + i128::from(on.ahead) - i128::from(old.window));
+        let tick = i128::from(tick);
+        let anew = tick + i128::from(self.started && into != 0);
+        // A window that is over has begun again; so has one that nobody has started.
+        let begun = on.map_or(anew, |on| {
+            let begun = tick + i128::from(on.ahead) - i128::from(old.window);
+            if self.started && on.count == 0 { begun.max(anew) } else { begun }
+        });
         if begun - tick > (self.staleness + u64::from(self.started)).into() {
             return Err(ChangeError::Owes);
         }
         let window = i128::from(new.window);
         let end = match carry {
             _ if !self.started => (begun.max(tick) / window + 1) * window,
-            Carry::Reset => begun.max(tick + rounded) + window,
+            Carry::Reset => begun.max(anew) + window,
             _ => (begun + window).max(tick + 1),
         };
         let count = on.map_or(0, |on| on.count);
@@ -504,10 +512,18 @@ impl<W: Word> AdjustableWindow<W> {
                 if wanted > limit {
                     // The limit is less than `n`, so it fits.
                     Err(Denied::ExceedsCapacity { permits: n, capacity: limit as u32 })
-                } else if self.on(word, stamp, limit).is_some() {
-                    Err(Denied::Exhausted { now, permits: n })
                 } else {
-                    Ok(word & !Self::STATE | self.stamp(self.end(word, tick, into)))
+                    match self.on(word, stamp, limit) {
+                        Some(On { count, .. }) if count + wanted > limit => {
+                            Err(Denied::Exhausted { now, permits: n })
+                        }
+                        on => {
+                            let end = self.stamp(self.end(word, tick, into));
+                            // Nobody has started the one that is on, or not for good. Its end never moves back: one who comes late finds it as it is.
+                            let later = on.is_none_or(|on| on.ahead < self.ahead(end, stamp));
+                            Ok(if later { word & !Self::STATE | end } else { word })
+                        }
+                    }
                 }
             };
             let outcome = match from {
@@ -552,7 +568,8 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         self.take(now, n)
     }
 
-    /// All of them, while nobody has been granted a permit in a newer window, and no settings have been changed; else none.
+    /// All of them, while nobody has been granted a permit in a newer window, and no settings have been changed; else none. A window that
+    /// the first of them has started is then as if nobody had, unless a change has made it one that some permits were used of.
     fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(n, *receipt)
     }

@@ -8,7 +8,7 @@
 //!   positions are window indices         positions are ticks
 //! ```
 //!
-//! Invariant: the count is what was granted in the window that ends at `end`, never more than the limit, and `end`
+//! Invariant: the count is what was granted in the window that ends at `end` and not given back, never more than the limit, and `end`
 //! never moves back. Two transitions: a take before `end` adds to the count; a take at or after it replaces both.
 //! A late `now` falls before `end`, and is counted in the newest window.
 
@@ -251,15 +251,19 @@ impl<W: Word> FixedWindow<W> {
                 state
             } else {
                 cold_path();
+                let begun = if self.rounded && into != 0 {
+                    end.wrapping_add(self.layout.stamp(1)) & W::MASK
+                } else {
+                    end
+                };
                 match self.current(stamp, state) {
                     (count, Some(_)) if count + wanted > self.limit() => {
                         return Err(Denied::Exhausted { now, permits: n });
                     }
+                    // All was given back, so nobody has started this window: it begins now, if it then ends later.
+                    (0, Some(at)) if self.rounded && self.layout.ahead(begun, at).is_some() => begun,
                     (_, Some(_)) => state,
-                    (_, None) if self.rounded && into != 0 => {
-                        end.wrapping_add(self.layout.stamp(1)) & W::MASK
-                    }
-                    (_, None) => end,
+                    (_, None) => begun,
                 }
             };
             let receipt = Receipt::new(self.layout.split(from).1);
@@ -281,15 +285,7 @@ impl<W: Word> FixedWindow<W> {
             if end != receipt.note() || count < n.into() {
                 return 0;
             }
-            let less = if self.rounded && count == n.into() {
-                // Nobody has started the window after all. It was over before it began, so that the next request starts another one; and
-                // full, so that one who is late does not find a window that nobody knew.
-                let before = self.layout.stamp(1).wrapping_add(self.span.into());
-                (end.wrapping_sub(before) & W::MASK) + self.limit()
-            } else {
-                state - u64::from(n)
-            };
-            match self.state.compare_exchange_weak(state, less, Relaxed, Relaxed) {
+            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
                 Ok(_) => return n,
                 Err(newer) => state = newer,
             }
@@ -308,7 +304,8 @@ impl<W: Word> Limiter for FixedWindow<W> {
         self.take(now, n)
     }
 
-    /// All of them, while nobody has been granted a permit in a newer window; else none.
+    /// All of them, while nobody has been granted a permit in a newer window; else none. Where windows are started by the first request, one
+    /// of which all is given back is started by the next request (which, in the same tick, may find that it ends up to a tick earlier).
     fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(n, *receipt)
     }
@@ -374,7 +371,7 @@ pub struct FixedWindowBuilder {
 impl FixedWindowBuilder {
     /// The instant that the grid starts at; an earlier `now` counts as this one. Default: [`Timestamp::ZERO`].
     ///
-    /// Where the tick or the window is 1 ns, an earlier `now` counts in a window that ends at the origin.
+    /// Where the tick or the window is 1 ns, an earlier `now` counts in a window that ends at the origin, or, started by it, in one of its own.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -18,7 +18,7 @@ impl Grid {
     pub(crate) const fn new(origin: Timestamp, step: u64) -> Self {
         debug_assert!(step >= 1 && step <= 1 << 63);
         let origin = if step == 1 { 0 } else { origin.as_nanos() };
-        Self { origin, step, reciprocal: u64::MAX / step }
+        Self { origin, step, reciprocal: reciprocal(step) }
     }
 
     pub(crate) const fn step(&self) -> u64 {
@@ -51,13 +51,7 @@ impl Grid {
     /// `value / step` and `value % step`.
     #[inline(always)]
     pub(crate) const fn divide(&self, value: u64) -> (u64, u64) {
-        let quotient = ((value as u128 * self.reciprocal as u128) >> 64) as u64;
-        let rest = value.wrapping_sub(quotient.wrapping_mul(self.step));
-        if rest >= self.step {
-            (quotient.wrapping_add(1), rest.wrapping_sub(self.step))
-        } else {
-            (quotient, rest)
-        }
+        divide(value, self.step, self.reciprocal)
     }
 
     /// The first instant of step `index`, if there is such an instant.
@@ -70,6 +64,19 @@ impl Grid {
             None => None,
         }
     }
+}
+
+/// The reciprocal of a step, at least 1 and at most 2^63.
+pub(crate) const fn reciprocal(step: u64) -> u64 {
+    u64::MAX / step
+}
+
+/// `value / step` and `value % step`, by the step's [`reciprocal`]. By any other number, it is of no meaning, but no panic.
+#[inline(always)]
+pub(crate) const fn divide(value: u64, step: u64, reciprocal: u64) -> (u64, u64) {
+    let quotient = ((value as u128 * reciprocal as u128) >> 64) as u64;
+    let rest = value.wrapping_sub(quotient.wrapping_mul(step));
+    if rest >= step { (quotient.wrapping_add(1), rest.wrapping_sub(step)) } else { (quotient, rest) }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -108,6 +108,21 @@ fn the_largest_limit_that_a_refusal_names_fits() {
     assert!((0..500).filter(|&seed| check::<u32>(seed)).count() > 50);
 }
 
+/// Each tick costs whoever is first in it an exchange more.
+#[test]
+fn a_tick_is_no_finer_than_it_need_be() {
+    fn tick<W: Word>(limit: u64, nanos: u64) -> u128 {
+        let window = Duration::from_nanos(nanos);
+        AdjustableWindow::builder(limit, window).build_on::<W>().unwrap().tick().as_nanos()
+    }
+    assert_eq!((tick::<u64>(10, 9_999), tick::<u64>(10, 10_000)), (1, 1_000));
+    assert_eq!(tick::<u64>(1, 86_400_000_000_000), 1_000);
+    assert_eq!(tick::<u64>(1 << 24, 1_000_000_000), 100_000, "28 bits of it: seven hours");
+    assert_eq!(tick::<u32>(10, 1_000_000_000), 1_000_000, "22 bits of it: 70 minutes");
+    let asked = AdjustableWindow::builder(10, SECOND).tick(Duration::from_nanos(1)).build().unwrap();
+    assert_eq!(asked.tick(), Duration::from_nanos(1));
+}
+
 #[test]
 fn settings_that_are_refused_leave_all_as_it_was() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
@@ -144,6 +159,7 @@ fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
         let (now, stale) = (at(100_000), limit.staleness());
         limit.take_at(now, 4).unwrap();
         let before = format!("{limit:?}");
+        assert!(before.contains("newest"), "{before}");
         // The window that is on began at `now`.
         let since = |age: Duration| Timestamp::from_nanos(now.as_nanos() - age.as_nanos() as u64);
         let too_late = since(stale + 2 * limit.tick());
@@ -154,7 +170,7 @@ fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
         }
         assert_eq!(limit.adjust_at(since(stale), 100, SECOND, Carry::Keep), Ok(()));
         assert_eq!(limit.available_at(since(stale)), 6, "{limit:?}");
-        assert_eq!(limit.available_at(now), 6, "its start counts: {limit:?}");
+        assert_eq!(limit.available_at(now), 6, "it counts at `now`: {limit:?}");
     }
     on_each!(check);
 }
@@ -262,6 +278,63 @@ fn keeping_makes_no_more_available_even_where_nothing_was_taken() {
     on_each!(check);
 }
 
+/// As if it had been made somewhere in the tick of the newest grant, or change.
+#[test]
+fn a_change_that_is_late_counts_at_the_newest_time_granted() {
+    fn check<W: Word>(new: fn() -> AdjustableWindow<W>) {
+        for carry in CARRIES {
+            for (late, length) in [(51, 3), (58, 7), (45, 4), (40, 20), (59, 100)] {
+                let (ours, theirs) = (new(), new());
+                for limit in [&ours, &theirs] {
+                    limit.take_at(at(50), 1).unwrap();
+                    limit.take_at(at(59), 2).unwrap();
+                }
+                let within = at(59).saturating_add(ours.tick() / 2);
+                ours.adjust_at(at(late), 20, length * SECOND, carry).unwrap();
+                let on_time = if late == 59 { at(59) } else { within };
+                theirs.adjust_at(on_time, 20, length * SECOND, carry).unwrap();
+                for seconds in 59..170 {
+                    let (left, right) = (ours.available_at(at(seconds)), theirs.available_at(at(seconds)));
+                    assert_eq!(left, right, "{carry:?} at {late}, then at {seconds}: {ours:?}, {theirs:?}");
+                }
+                // And one change after another, which has noted its time.
+                ours.adjust_at(at(200), 10, 10 * SECOND, Carry::Reset).unwrap();
+                ours.adjust_at(at(190), 10, 20 * SECOND, carry).unwrap();
+                assert_eq!(ours.available_at(at(200)), 10);
+                ours.take_at(at(219), 10).unwrap();
+                assert_eq!(ours.available_at(at(219)), 0, "{carry:?}: {ours:?}");
+            }
+        }
+    }
+    check(on_grid::<u64>);
+    check(on_grid::<u32>);
+    check(started::<u64>);
+    check(started::<u32>);
+}
+
+/// Were they retroactive, the window of the new length would have been over, and a whole limit have come back.
+#[test]
+fn late_changes_gain_nothing_at_the_newest_instant() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        limit.take_at(at(50), 1).unwrap();
+        limit.take_at(at(58), 4).unwrap();
+        let mut granted = 5;
+        for (late, length) in [(51, 1), (52, 2), (57, 1), (50, 3), (58, 1), (50, 10)] {
+            for carry in [Carry::Keep, Carry::Additive, Carry::Proportional] {
+                limit.adjust_at(at(late), 10, length * SECOND, carry).unwrap();
+                granted += u64::from(limit.take_at(at(58), 1).is_ok());
+                assert_eq!(
+                    limit.available_at(at(58)),
+                    10 - granted.min(10),
+                    "{carry:?} at {late}: {limit:?}"
+                );
+            }
+        }
+        assert_eq!(granted, 10);
+    }
+    on_each!(check);
+}
+
 #[test]
 fn without_a_change_it_decides_as_a_fixed_window_does() {
     fn check<W: Word>(started: bool) {
@@ -330,6 +403,123 @@ fn what_was_taken_in_an_older_window_cannot_be_given_back() {
         assert_eq!(limit.refund_at(at(15), 1, &mut receipt), 1);
     }
     on_each!(check);
+}
+
+#[test]
+fn a_window_that_was_given_back_is_started_by_the_next_request() {
+    fn check<W: Word>(_: W) {
+        let limit = started::<W>();
+        let full_from = |now| limit.take_at(now, 10).unwrap_err().retry(&limit);
+        // In the same tick, and later.
+        for (again, end) in [(100, 110), (207, 217)] {
+            let mut undone = limit.try_acquire_at(at(again / 100 * 100), 10).unwrap();
+            assert_eq!(undone.refund_at(at(again), 4), Ok(4));
+            assert_eq!(undone.refund_at(at(again), 6), Ok(6));
+            assert_eq!(limit.available_at(at(again)), 10);
+            limit.take_at(at(again), 1).unwrap();
+            assert_eq!(full_from(at(again)), Retry::At(at(end)), "{limit:?}");
+        }
+        // As long as one is left, it is on.
+        let mut most = limit.try_acquire_at(at(300), 9).unwrap();
+        let mut last = limit.try_acquire_at(at(303), 1).unwrap();
+        assert_eq!(most.refund_at(at(303), 9), Ok(9));
+        limit.take_at(at(305), 1).unwrap();
+        assert_eq!(full_from(at(305)), Retry::At(at(310)));
+        assert_eq!(last.refund_at(at(305), 1), Ok(1));
+        assert_eq!(full_from(at(305)), Retry::At(at(310)));
+    }
+    check(0u64);
+    check(0u32);
+}
+
+/// What the change has carried over counts as used, whoever has given back what.
+#[test]
+fn a_window_that_a_change_has_carried_over_stays_on_when_all_is_given_back() {
+    fn check<W: Word>(_: W) {
+        let limit = started::<W>();
+        limit.take_at(at(100), 3).unwrap();
+        limit.adjust_at(at(102), 10, 20 * SECOND, Carry::Keep).unwrap();
+        let mut lease = limit.try_acquire_at(at(104), 7).unwrap();
+        assert_eq!(lease.refund_at(at(105), 7), Ok(7));
+        limit.take_at(at(106), 7).unwrap();
+        let denied = limit.take_at(at(106), 1).unwrap_err();
+        assert_eq!(denied.retry(&limit), Retry::At(at(120)), "{limit:?}");
+    }
+    check(0u64);
+    check(0u32);
+}
+
+/// Between the last window and the next one there is no room for those who come late, nor for those in the same tick.
+#[test]
+fn a_window_that_was_given_back_leaves_no_room_before_it() {
+    fn check<W: Word>(_: W) {
+        for (undone, late, last) in [
+            (10_000, 9_950, 20_000),
+            (10_500, 10_600, 21_000),
+            (10_000, 9_000, 19_000),
+            (10_000, 9_000, 10_000),
+            (10_500, 9_900, 11_000),
+        ] {
+            let builder = AdjustableWindow::builder(10, 10 * SECOND).started_by_first_request().tick(SECOND);
+            let limit: AdjustableWindow<W> = builder.build_on().unwrap();
+            let ms = Timestamp::from_millis;
+            let take = |millis, n: u32| limit.take_at(ms(millis), n).map_or(0, |_| n);
+            assert_eq!(take(0, 1), 1);
+            let mut granted = take(9_900, 9);
+            let mut receipt = limit.take_at(ms(undone), 10).unwrap();
+            assert_eq!(limit.refund_at(ms(undone), 10, &mut receipt), 10);
+            granted += take(late, 10);
+            if last < 9_900 + 10_000 {
+                granted += take(last, 10);
+            }
+            assert!(granted <= 20, "{granted} in less than 10 s: {limit:?}");
+        }
+    }
+    check(0u64);
+    check(0u32);
+}
+
+/// After a request that was given back, all who come later are told what they would have been told without it.
+#[test]
+fn all_given_back_is_as_if_never_taken() {
+    fn check<W: Word>(new: fn() -> AdjustableWindow<W>, seed: u64) {
+        let mut draws = Draws::Seeded { state: seed, steps: 200 };
+        let (ours, theirs) = (new(), new());
+        let mut clock = 0;
+        while draws.another_step() {
+            clock += draws.magnitude(15_000_000_000);
+            let now = Timestamp::from_nanos(clock);
+            match draws.below(6) {
+                0 => {
+                    let (limit, length) = (draws.within(1, 20), draws.within(1, 20) as u32 * SECOND);
+                    let carry = draws.one_of(&CARRIES);
+                    ours.adjust_at(now, limit, length, carry).unwrap();
+                    theirs.adjust_at(now, limit, length, carry).unwrap();
+                }
+                1..3 => {
+                    let n = draws.within(1, 5) as u32;
+                    if let Ok(mut undone) = ours.take_at(now, n) {
+                        assert_eq!(ours.refund_at(now, n, &mut undone), n);
+                    }
+                }
+                _ => {
+                    let n = draws.below(6) as u32;
+                    let outcomes = (ours.take_at(now, n), theirs.take_at(now, n));
+                    assert_eq!(outcomes.0.is_ok(), outcomes.1.is_ok(), "{n} at {now}: {ours:?}, {theirs:?}");
+                    if let (Err(our), Err(their)) = outcomes {
+                        assert_eq!(our.retry(&ours), their.retry(&theirs), "{ours:?}, {theirs:?}");
+                    }
+                }
+            }
+            assert_eq!(ours.available_at(now), theirs.available_at(now), "{now}: {ours:?}, {theirs:?}");
+        }
+    }
+    for seed in 0..500 {
+        check(on_grid::<u64>, seed);
+        check(on_grid::<u32>, seed);
+        check(started::<u64>, seed);
+        check(started::<u32>, seed);
+    }
 }
 
 // Wild times.
@@ -401,7 +591,7 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
     on_each!(check);
 }
 
-/// A window with an end and a count, in ticks that never wrap; and what was granted in each window of the grid in force.
+/// A window with an end and a count, in ticks that never wrap.
 struct Model {
     origin: u64,
     step: u64,
@@ -413,11 +603,9 @@ struct Model {
     window: i128,
     end: i128,
     count: u64,
-    /// The newest `now` since the last change, in nanoseconds.
+    /// The newest instant at which anything was granted or changed, in nanoseconds.
     newest: u64,
     era: u64,
-    /// By the window's index on the grid in force.
-    granted: HashMap<i128, u64>,
 }
 
 impl Model {
@@ -425,9 +613,10 @@ impl Model {
         (now.saturating_sub(self.origin) / self.step).into()
     }
 
+    /// Where a window begins that is started at `now`.
     fn rounded(&self, now: u64) -> i128 {
-        let since = now.saturating_sub(self.origin);
-        if self.started { since.div_ceil(self.step).into() } else { (since / self.step).into() }
+        let into = now.saturating_sub(self.origin) % self.step;
+        self.tick(now) + i128::from(self.started && into != 0)
     }
 
     fn instant(&self, tick: i128) -> Option<Timestamp> {
@@ -443,35 +632,25 @@ impl Model {
         if self.is_on(now) { self.limit.saturating_sub(self.count) } else { self.limit }
     }
 
-    /// The index of the window on the grid that an admission at `now` counts in.
-    fn index(&self, now: u64) -> i128 {
-        self.tick(now.max(self.newest)) / self.window
-    }
-
     fn took(&mut self, now: u64, n: u32) {
         if !self.is_on(now) {
             let next = (self.tick(now) / self.window + 1) * self.window;
             self.end = if self.started { self.rounded(now) + self.window } else { next };
             self.count = 0;
+        } else if self.started && self.count == 0 {
+            // As if nobody had started it, but for those who come late.
+            self.end = self.end.max(self.rounded(now) + self.window);
         }
         self.count += u64::from(n);
-        if !self.started {
-            let granted = self.granted.entry(self.index(now)).or_default();
-            *granted += u64::from(n);
-            assert!(*granted <= self.limit, "{granted} in a window of {}", self.limit);
-        }
         self.newest = self.newest.max(now);
     }
 
-    fn gave_back(&mut self, n: u32) {
-        self.count -= u64::from(n);
-        if !self.started {
-            *self.granted.get_mut(&(self.end / self.window - 1)).unwrap() -= u64::from(n);
-        }
-    }
-
     fn changed(&mut self, now: u64, limit: u64, window: i128, carry: Carry) {
+        // One that is late counts at the newest time, somewhere in its tick.
+        let late = self.tick(now) < self.tick(self.newest);
+        let now = if late { self.newest } else { now };
         let (tick, left) = (self.tick(now), self.available(now));
+        let rounded = if late { tick + i128::from(self.started) } else { self.rounded(now) };
         let used = if self.is_on(now) { self.count } else { 0 };
         let left = match carry {
             Carry::Keep => left.min(limit),
@@ -479,7 +658,11 @@ impl Model {
             Carry::Additive => limit.saturating_sub(used),
             Carry::Reset => limit,
         };
-        let begun = if self.is_on(now) { self.end - self.window } else { self.rounded(now) };
+        let begun = match self.end - self.window {
+            _ if !self.is_on(now) => rounded,
+            begun if self.started && self.count == 0 => begun.max(rounded),
+            begun => begun,
+        };
         self.end = if !self.started {
             let mut end = tick.max(begun) / window * window;
             while end <= tick.max(begun) {
@@ -487,18 +670,107 @@ impl Model {
             }
             end
         } else if carry == Carry::Reset {
-            begun.max(self.rounded(now)) + window
+            begun.max(rounded) + window
         } else {
             (begun + window).max(tick + 1)
         };
         let count = if carry == Carry::Additive { used } else { limit - left };
         (self.limit, self.window, self.count) = (limit, window, count);
-        self.granted.clear();
-        self.granted.insert(self.end / window - 1, self.count);
-        // One that is rounded up may begin after the end of time.
-        let begun = self.instant(begun.clamp(0, self.end - 1)).map_or(u64::MAX, Timestamp::as_nanos);
-        self.newest = now.max(begun);
+        self.newest = self.newest.max(now);
         self.era += 1;
+    }
+}
+
+/// An admission, at the instant that it counts at.
+struct Admission {
+    at: u64,
+    permits: u64,
+    era: u64,
+}
+
+/// All that was granted, against the bounds as they are stated; it knows nothing of words and counts.
+struct Ledger {
+    origin: u64,
+    step: u64,
+    started: bool,
+    limit: u64,
+    /// In nanoseconds.
+    window: u128,
+    era: u64,
+    /// What the last change has left of the window that was on, and the tick in which that ends.
+    left: u64,
+    first_end: i128,
+    admissions: Vec<Admission>,
+    /// The tick of the newest admission or change, the limit in force when it was entered, and the largest one since.
+    instant: u64,
+    entered: u64,
+    largest: u64,
+    /// If all changes are made with this one.
+    always: Option<Carry>,
+}
+
+impl Ledger {
+    fn tick(&self, at: u64) -> u64 {
+        at.saturating_sub(self.origin) / self.step
+    }
+
+    fn enter(&mut self, at: u64) {
+        if self.tick(at) != self.instant {
+            (self.instant, self.entered, self.largest) = (self.tick(at), self.limit, self.limit);
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        self.admissions.last().map_or(self.origin, |admission| admission.at)
+    }
+
+    /// Notes an admission, and returns its index.
+    fn took(&mut self, now: u64, n: u32) -> usize {
+        let at = now.max(self.newest());
+        self.enter(at.max(self.origin + self.instant * self.step));
+        self.admissions.push(Admission { at, permits: n.into(), era: self.era });
+        self.check(at);
+        self.admissions.len() - 1
+    }
+
+    fn gave_back(&mut self, index: usize, n: u32) {
+        self.admissions[index].permits -= u64::from(n);
+    }
+
+    /// A change at `now`, which leaves so many permits until the tick `first_end`.
+    fn changed(&mut self, now: u64, limit: u64, window: u64, left: u64, first_end: i128) {
+        self.enter(now.max(self.newest()).max(self.origin + self.instant * self.step));
+        (self.limit, self.window) = (limit, u128::from(window) * u128::from(self.step));
+        self.largest = self.largest.max(limit);
+        (self.left, self.first_end) = (left, first_end);
+        self.era += 1;
+    }
+
+    fn check(&self, at: u64) {
+        let sum = |counts: &dyn Fn(&Admission) -> bool| {
+            self.admissions.iter().filter(|admission| counts(admission)).map(|a| a.permits).sum::<u64>()
+        };
+        let here = |admission: &Admission| admission.era == self.era;
+        let window = |at: u64| u128::from(self.tick(at)) * u128::from(self.step) / self.window;
+        if !self.started {
+            let granted = sum(&|admission| here(admission) && window(admission.at) == window(at));
+            assert!(granted <= self.limit, "{granted} in a window of {}", self.limit);
+        }
+        let granted = sum(&|admission| here(admission) && u128::from(at - admission.at) < self.window);
+        assert!(u128::from(granted) <= 2 * u128::from(self.limit), "{granted} in a window's length");
+        if self.era > 0 {
+            let first = |admission: &Admission| i128::from(self.tick(admission.at)) < self.first_end;
+            let granted = sum(&|admission| here(admission) && first(admission));
+            assert!(granted <= self.left, "{granted} of {} that a change has left", self.left);
+        }
+        // However often the settings are changed at one instant, nothing is gained by it.
+        let most = match self.always {
+            Some(Carry::Keep) => self.entered,
+            Some(Carry::Additive) => self.largest,
+            _ => return,
+        };
+        let granted = sum(&|admission| self.tick(admission.at) == self.instant);
+        assert!(granted <= most, "{granted} at one instant, of {most}");
     }
 }
 
@@ -508,12 +780,22 @@ struct Tally {
     granted: u64,
     denied: u64,
     changed: u64,
+    changed_late: u64,
     late: u64,
     given_back: u64,
 }
 
-/// A random window and random operations on it, each compared with the model.
-fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
+/// A random window, and the most that its settings may be.
+struct Subject<W: Word> {
+    limiter: AdjustableWindow<W>,
+    max_limit: u64,
+    max_window: u64,
+    started: bool,
+    origin: u64,
+}
+
+/// `None` where the settings do not fit.
+fn subject<W: Word>(draws: &mut Draws<'_>) -> Option<Subject<W>> {
     let length = draws.magnitude(1 << 56).max(1);
     let window = draws.one_of(&[1_000_000_000, length, 60_000_000_000, 999_999_937, 1]);
     let max_window = window.saturating_mul(draws.one_of(&[1, 2, 10]));
@@ -531,7 +813,15 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     }
     let far = draws.magnitude(u64::MAX);
     let origin = draws.one_of(&[0, far, u64::MAX - far]);
-    let Ok(limiter) = settings.origin(Timestamp::from_nanos(origin)).build_on::<W>() else { return };
+    let limiter = settings.origin(Timestamp::from_nanos(origin)).build_on().ok()?;
+    Some(Subject { limiter, max_limit, max_window, started, origin })
+}
+
+/// Random operations on a random window, each compared with the model, and all that is granted with the bounds.
+fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
+    let Some(Subject { limiter, max_limit, max_window, started, origin }) = subject::<W>(draws) else {
+        return;
+    };
     let step = limiter.tick().as_nanos() as u64;
     let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
     let mut model = Model {
@@ -546,9 +836,23 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         count: 0,
         newest: origin,
         era: 0,
-        granted: HashMap::new(),
     };
-    let mut receipts: Vec<(Receipt, u32, u64, i128)> = Vec::new();
+    let mut ledger = Ledger {
+        origin,
+        step,
+        started,
+        limit: limiter.limit(),
+        window: limiter.window().as_nanos(),
+        era: 0,
+        left: 0,
+        first_end: 0,
+        admissions: Vec::new(),
+        instant: 0,
+        entered: limiter.limit(),
+        largest: limiter.limit(),
+        always: draws.one_of(&[None, Some(Carry::Keep), Some(Carry::Additive)]),
+    };
+    let mut receipts: Vec<(Receipt, u32, u64, i128, usize)> = Vec::new();
     while draws.another_step() {
         tally.operations += 1;
         let jump = draws.magnitude(max_window.saturating_mul(3));
@@ -571,20 +875,27 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 let length = draws.within(1, max_window);
                 let limit = draws.within(1, max_limit);
                 let carry = draws.one_of(&CARRIES);
+                let carry = ledger.always.unwrap_or(carry);
+                let before = limiter.available_at(Timestamp::from_nanos(now.max(model.newest)));
+                tally.changed_late += u64::from(model.tick(now) < model.tick(model.newest));
                 limiter.adjust_at(time, limit, Duration::from_nanos(length), carry).unwrap();
                 model.changed(now, limit, i128::from(length.div_ceil(step)), carry);
+                let left = limiter.available_at(Timestamp::from_nanos(model.newest));
+                assert!(carry != Carry::Keep || left <= before, "{left} after {before}: {limiter:?}");
+                ledger.changed(now, limit, length.div_ceil(step), left, model.end);
                 assert_eq!((limiter.limit(), ticks(limiter.window())), (model.limit, model.window));
                 tally.changed += 1;
                 // Receipts are good for as many eras as the word tells apart.
-                receipts.retain(|&(_, _, era, _)| model.era - era < 15);
+                receipts.retain(|&(_, _, era, ..)| model.era - era < 15);
             }
             1 if !receipts.is_empty() => {
                 let index = draws.below(receipts.len() as u64) as usize;
-                let (mut receipt, n, era, end) = receipts.swap_remove(index);
+                let (mut receipt, n, era, end, admission) = receipts.swap_remove(index);
                 let worth = if (era, end) == (model.era, model.end) { n } else { 0 };
                 assert_eq!(limiter.refund_at(time, n, &mut receipt), worth, "{limiter:?}");
                 if worth > 0 {
-                    model.gave_back(worth);
+                    model.count -= u64::from(worth);
+                    ledger.gave_back(admission, worth);
                     tally.given_back += 1;
                 }
             }
@@ -597,7 +908,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 match outcome {
                     Ok(receipt) if n > 0 => {
                         model.took(now, n);
-                        receipts.push((receipt, n, model.era, model.end));
+                        receipts.push((receipt, n, model.era, model.end, ledger.took(now, n)));
                         tally.granted += 1;
                     }
                     Ok(_) => {}
@@ -660,6 +971,7 @@ fn changed_at_random_it_decides_as_the_model_does() {
         let least = operations / 20;
         assert!(tally.granted > least && tally.denied > least && tally.changed > least, "{tally:?}");
         assert!(tally.late > least && tally.given_back > least / 20, "{tally:?}");
+        assert!(tally.changed_late > least / 10, "{tally:?}");
     }
     check("64 bits", trace::<u64>);
     check("32 bits", trace::<u32>);
@@ -736,7 +1048,8 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
     on_each!(check);
 }
 
-/// Takers and one who changes the limit, on a clock that goes on: no window of the grid holds more than the largest limit there was.
+/// Takers and one who changes the limit, mostly late, on a clock that goes on: no window of the grid holds more than the largest limit
+/// there was.
 #[test]
 fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
     const MOST: u64 = 40;
@@ -750,7 +1063,8 @@ fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
             scope.spawn(|| {
                 let mut draws = Draws::Seeded { state: 1, steps: 0 };
                 while !done.load(Relaxed) {
-                    let now = Timestamp::from_nanos(clock.load(SeqCst));
+                    let late = draws.below(2_000);
+                    let now = Timestamp::from_nanos(clock.load(SeqCst).saturating_sub(late));
                     limit.adjust_at(now, draws.within(1, MOST), window, carry).unwrap();
                     changed.fetch_add(1, Relaxed);
                 }
@@ -786,6 +1100,71 @@ fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
         let most = windows.values().max().copied().unwrap_or(0);
         assert!(most <= MOST, "{most} with {carry:?}");
         assert!(windows.len() > 100, "{} windows", windows.len());
+    }
+}
+
+/// A clock that stands still for a while at each tick, and one who changes the length late.
+#[test]
+fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
+    const MOST: u64 = 40;
+    fn check<W: Word>(started: bool, carry: Carry) {
+        let tick = Duration::from_millis(1);
+        let mut settings = AdjustableWindow::builder(MOST, 16 * tick).tick(tick);
+        if started {
+            settings = settings.started_by_first_request();
+        }
+        let limit: AdjustableWindow<W> = settings.build_on().unwrap();
+        let instant = Timestamp::from_millis;
+        let (clock, done, changed) = (AtomicU64::new(100), AtomicBool::new(false), AtomicU64::new(0));
+        let instants = Mutex::new(HashMap::<u64, u64>::new());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut draws = Draws::Seeded { state: 1, steps: 0 };
+                while !done.load(Relaxed) {
+                    let now = instant(clock.load(SeqCst) - draws.below(20));
+                    limit.adjust_at(now, MOST, draws.within(1, 16) as u32 * tick, carry).unwrap();
+                    changed.fetch_add(1, Relaxed);
+                }
+            });
+            let takers: Vec<_> = (0..3)
+                .map(|seed| {
+                    let (limit, clock, changed, instants) = (&limit, &clock, &changed, &instants);
+                    scope.spawn(move || {
+                        let mut draws = Draws::Seeded { state: seed, steps: 20_000 };
+                        let mut mine = HashMap::<u64, u64>::new();
+                        while draws.another_step() || changed.load(Relaxed) < 200 {
+                            let now = clock.load(SeqCst);
+                            let granted = limit.take_at(instant(now), 1).is_ok();
+                            // Else it may count at a later one.
+                            if granted && clock.load(SeqCst) == now {
+                                *mine.entry(now).or_default() += 1;
+                            }
+                            if draws.once_in(100) {
+                                clock.fetch_add(1, SeqCst);
+                            }
+                        }
+                        let mut all = instants.lock().unwrap();
+                        for (now, count) in mine {
+                            *all.entry(now).or_default() += count;
+                        }
+                    })
+                })
+                .collect();
+            for taker in takers {
+                taker.join().unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        let instants = instants.into_inner().unwrap();
+        let most = instants.values().max().copied().unwrap_or(0);
+        assert!(most <= MOST, "{most} at one instant with {carry:?}");
+        assert!(most > MOST / 4 && instants.len() > 20, "{most} at most, {} instants", instants.len());
+    }
+    for carry in [Carry::Keep, Carry::Proportional, Carry::Additive] {
+        check::<u64>(false, carry);
+        check::<u32>(false, carry);
+        check::<u64>(true, carry);
+        check::<u32>(true, carry);
     }
 }
 

@@ -17,6 +17,10 @@ on_both_widths!(
     a_take_beside_two_changes_is_judged_by_settings_that_belong_together,
     one_denied_beside_two_changes_is_told_a_limit_that_there_was,
     what_is_available_beside_two_changes_is_what_there_was_throughout,
+    a_late_change_beside_a_newer_take_gains_nothing_at_its_time,
+    two_late_changes_beside_a_newer_take_gain_nothing_at_its_time,
+    a_late_change_beside_two_takes_counts_them_where_it_ends,
+    a_window_given_back_beside_a_take_is_started_by_it_or_stays_on,
     what_is_given_back_beside_a_change_comes_back_once_or_not_at_all,
     what_is_given_back_beside_a_take_and_a_change_passes_no_bound,
     takes_beside_a_raised_limit_share_the_new_one,
@@ -147,8 +151,8 @@ fn a_take_beside_two_changes_is_judged_by_settings_that_belong_together<W: Word>
         assert_eq!(adjust(&limit, 8, 3, 3, Carry::Additive), Ok(()));
         assert_eq!(join(taker), 1);
         let left = [14, 15, 20, 21].map(|seconds| limit.available_at(at(seconds)));
-        // After both changes, from 18 s to 21 s. Or before the second one, which comes late and has the window end with its start, at 14 s.
-        assert!([[2, 2, 2, 3], [2, 3, 3, 3]].contains(&left), "{left:?}");
+        // From 18 s to 21 s, whoever came first: what comes late counts at 20 s.
+        assert_eq!(left, [2, 2, 2, 3]);
     });
 }
 
@@ -180,6 +184,76 @@ fn what_is_available_beside_two_changes_is_what_there_was_throughout<W: Word>() 
         assert_eq!(adjust(&limit, 5, 5, 1, Carry::Keep), Ok(()));
         assert_eq!(join(reader), 1);
     });
+}
+
+/// Two in nine seconds, of which one was taken at 19 s, in the window from 18 s to 27 s.
+fn long_window<W: Word>() -> Arc<AdjustableWindow<W>> {
+    let limit = Arc::new(AdjustableWindow::builder(2, 9 * SECOND).max_limit(9).build_on().unwrap());
+    assert_eq!(take(&*limit, at(19), 1), 1);
+    limit
+}
+
+fn a_late_change_beside_a_newer_take_gains_nothing_at_its_time<W: Word>() {
+    explore(|| {
+        let limit = long_window::<W>();
+        let taker = spawn(&limit, |limit| take(limit, at(26), 1));
+        assert_eq!(adjust(&limit, 20, 2, 3, Carry::Additive), Ok(()));
+        let own = take(&*limit, at(26), 1);
+        let taken = own + join(taker);
+        let left = limit.available_at(at(26));
+        // Only if the change comes first, at 20 s, its window is over at 26 s, and what was taken at 19 s with it.
+        assert!(taken >= 1 && taken + left <= 2, "{taken} taken at 26 s, and {left} left");
+        has(&*limit, 26, left);
+        has(&*limit, 27, 2);
+    });
+}
+
+fn two_late_changes_beside_a_newer_take_gain_nothing_at_its_time<W: Word>() {
+    explore_within(2, || {
+        let limit = long_window::<W>();
+        let taker = spawn(&limit, |limit| take(limit, at(26), 1));
+        assert_eq!(adjust(&limit, 20, 9, 3, Carry::Keep), Ok(()));
+        assert_eq!(adjust(&limit, 19, 9, 1, Carry::Keep), Ok(()));
+        assert_eq!(join(taker), 1);
+        let left = limit.available_at(at(26));
+        // All of the new window, or what is left of what was kept.
+        assert!([0, 8].contains(&left), "{left} of 1 or 9, less one");
+        assert_eq!(limit.available_at(at(27)), 9);
+    });
+}
+
+fn a_late_change_beside_two_takes_counts_them_where_it_ends<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(3);
+        let a = spawn(&limit, |limit| take(limit, at(20), 1));
+        let b = spawn(&limit, |limit| take(limit, at(20), 2));
+        assert_eq!(adjust(&limit, 5, 4, 3, Carry::Additive), Ok(()));
+        assert_eq!(join(a) + join(b), 3);
+        has(&*limit, 20, 1);
+        // The window from 18 s on.
+        has(&*limit, 21, 4);
+    });
+}
+
+fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
+    let ends = std::sync::Arc::new([const { AtomicUsize::new(0) }; 3]);
+    let counted = std::sync::Arc::clone(&ends);
+    explore(move || {
+        let settings = AdjustableWindow::builder(3, 4 * SECOND).started_by_first_request();
+        let limit = Arc::new(settings.build_on::<W>().unwrap());
+        let noted = receipt(&*limit, 5, 1);
+        let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
+        let taker = spawn(&limit, |limit| take(limit, at(7), 1));
+        let own = take(&*limit, at(6), 1);
+        let (taken, back) = (own + join(taker), join(back));
+        assert_eq!((taken, back), (2, 1));
+        let left = [8, 9, 10, 11].map(|seconds| limit.available_at(at(seconds)));
+        // Until 9 s, or from 6 s or 7 s on.
+        let end = [[1, 3, 3, 3], [1, 1, 3, 3], [1, 1, 1, 3]].iter().position(|outcome| *outcome == left);
+        counted[end.unwrap_or_else(|| panic!("{left:?}"))].fetch_add(1, Relaxed);
+        has(&*limit, 7, 1);
+    });
+    assert!(ends.iter().all(|seen| seen.load(Relaxed) > 0), "{ends:?}");
 }
 
 fn what_is_given_back_beside_a_change_comes_back_once_or_not_at_all<W: Word>() {

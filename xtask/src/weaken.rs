@@ -157,6 +157,7 @@ fn one_line(text: &str) -> String {
 }
 
 const TOKEN_BUCKET: &str = "token_bucket.rs";
+const LATTICE: &str = "lattice.rs";
 const FIXED_WINDOW: &str = "fixed_window.rs";
 const SLIDING_WINDOW: &str = "sliding_window.rs";
 const CONCURRENCY: &str = "concurrency.rs";
@@ -168,35 +169,35 @@ const MUTANTS: &[Mutant] = &[
         file: TOKEN_BUCKET,
         within: "fn take(&self",
         text: "Err(newer) => used = newer",
-        by: "Err(_) => return Ok(())",
+        by: "Err(_) => return Ok(Receipt::NONE)",
         model: ("token_bucket", "wide::racing_takes_share_the_burst_and_never_pass_it"),
     },
     Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn take(&self",
-        text: "distance >= self.behind.into()",
-        by: "false",
+        file: LATTICE,
+        within: "macro_rules! left",
+        text: "distance >= $behind",
+        by: "false && $behind > 0",
         model: ("token_bucket", "wide::an_older_now_is_told_no_more_than_the_newest"),
     },
     Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn take(&self",
-        text: "distance >= self.behind.into()",
-        by: "distance >= W::MASK / 2",
+        file: LATTICE,
+        within: "macro_rules! left",
+        text: "distance >= $behind",
+        by: "distance >= mask / 2 && $behind > 0",
         model: ("token_bucket", "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon"),
     },
     Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn take(&self",
-        text: "position.wrapping_sub(self.full())",
-        by: "used",
+        file: LATTICE,
+        within: "macro_rules! left",
+        text: "position.wrapping_sub(full)\n",
+        by: "used\n",
         model: ("token_bucket", "wide::a_bucket_refills_from_the_newest_now_of_two_racers"),
     },
     Mutant {
         file: FIXED_WINDOW,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(())",
+        by: "Err(_) => return Ok(Receipt::NONE)",
         model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
     },
     Mutant {
@@ -271,7 +272,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn roll(&self",
+        within: "fn pay(&self",
         text: "rolled, Release, Relaxed)",
         by: "rolled, Relaxed, Relaxed)",
         model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
@@ -294,7 +295,7 @@ const MUTANTS: &[Mutant] = &[
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(())",
+        by: "Err(_) => return Ok(Receipt::NONE)",
         model: ("sliding_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
     },
     // The caller's epoch picks the slot, not the one that decided.
@@ -330,17 +331,25 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn roll(&self",
+        within: "fn pay(&self",
         text: "{ stamp } else { at }",
         by: "{ stamp } else { stamp }",
         model: ("sliding_window", "wide::a_roll_to_an_older_epoch_does_not_move_the_state_back"),
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn roll(&self",
+        within: "fn pay(&self",
         text: "total.saturating_sub(owed)",
         by: "total",
         model: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
+    },
+    // What is given back comes off the total before it leaves its slot.
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn pay(&self",
+        text: "rolled, Release, Relaxed)",
+        by: "rolled, Relaxed, Relaxed)",
+        model: ("refunds", "sliding_window::what_is_given_back_is_never_counted_as_expired_as_well"),
     },
     Mutant {
         file: CONCURRENCY,
@@ -360,7 +369,7 @@ const MUTANTS: &[Mutant] = &[
         file: CONCURRENCY,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(())",
+        by: "Err(_) => return Ok(Receipt::NONE)",
         model: ("concurrency", "wide::racing_takes_share_the_limit_and_never_pass_it"),
     },
     Mutant {

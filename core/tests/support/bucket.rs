@@ -3,7 +3,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{Idle, Rate, Setting, SettingsError, Timestamp, TokenBucket, Word};
+use portcullis_core::{
+    AdjustableBucket, Idle, Rate, Setting, SettingsError, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+};
 
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};
@@ -30,6 +32,16 @@ pub(crate) struct BucketModel {
     facts: (u64, u64),
 }
 
+/// What a bucket states about its word.
+#[derive(Debug)]
+struct Stated {
+    tick: Duration,
+    staleness: Duration,
+    horizon: Duration,
+    /// Bits of the lattice.
+    bits: u32,
+}
+
 impl BucketModel {
     /// The model of a bucket that was built with these settings.
     pub(crate) fn new<W: Word>(
@@ -39,9 +51,19 @@ impl BucketModel {
         initial: u64,
         origin: u64,
     ) -> Self {
+        let stated = Stated {
+            tick: bucket.tick(),
+            staleness: bucket.staleness(),
+            horizon: bucket.horizon(),
+            bits: W::BITS,
+        };
+        Self::of(&stated, rate, burst, initial, origin)
+    }
+
+    fn of(stated: &Stated, rate: Rate, burst: u64, initial: u64, origin: u64) -> Self {
         let permits = i128::from(rate.permits());
         let period = i128::from(nanos(rate.period()));
-        let tick = nanos(bucket.tick());
+        let tick = nanos(stated.tick);
         let unit = gcd(permits * i128::from(tick), period);
         let mut model = Self {
             permits,
@@ -53,9 +75,9 @@ impl BucketModel {
             level: i128::from(initial) * period,
             unit,
             gain: permits * i128::from(tick) / unit,
-            range: 1 << W::BITS,
-            staleness_ticks: (bucket.staleness().min(AGES).as_nanos() / u128::from(tick)).cast_signed(),
-            facts: (nanos(bucket.staleness()), nanos(bucket.horizon())),
+            range: 1 << stated.bits,
+            staleness_ticks: (stated.staleness.min(AGES).as_nanos() / u128::from(tick)).cast_signed(),
+            facts: (nanos(stated.staleness), nanos(stated.horizon)),
         };
         model.newest = model.rounded(origin);
         model
@@ -209,6 +231,10 @@ impl BucketSettings {
 
     /// The bucket, or why it does not fit.
     pub(crate) fn build<W: Word>(self, burst: u64, initial: u64) -> Result<TokenBucket<W>, SettingsError> {
+        self.builder(burst, initial).build_on()
+    }
+
+    fn builder(self, burst: u64, initial: u64) -> TokenBucketBuilder {
         let mut builder = TokenBucket::builder(self.rate, burst).initial(initial).origin(self.origin);
         if self.stepwise {
             builder = builder.stepwise();
@@ -219,7 +245,7 @@ impl BucketSettings {
         if let Some(staleness) = self.staleness {
             builder = builder.staleness(staleness);
         }
-        builder.build_on()
+        builder
     }
 
     /// The bound that the builder names for the burst; `None` if it refuses something else.
@@ -242,4 +268,31 @@ pub(crate) fn random_bucket<W: Word>(draws: &mut Draws<'_>) -> Option<(TokenBuck
     let bucket = settings.build::<W>(burst, initial).ok()?;
     let model = BucketModel::new(&bucket, settings.rate, burst, initial, settings.origin.as_nanos());
     Some((bucket, model))
+}
+
+/// The same of a bucket whose settings can be changed, and a token bucket with the same settings and tick.
+#[allow(dead_code, reason = "for the test of that bucket alone")]
+pub(crate) fn random_adjustable<W: Word>(
+    draws: &mut Draws<'_>,
+) -> Option<(AdjustableBucket<W>, TokenBucket<W>, BucketModel)> {
+    let settings = BucketSettings::random(draws);
+    let refused = settings.builder(u64::MAX, 0).build_adjustable_on::<W>().err()?;
+    let SettingsError::TooLarge { setting: Setting::Burst, max: largest @ 1.. } = refused else {
+        return None;
+    };
+    let some = draws.magnitude(largest).max(1);
+    let burst = draws.one_of(&[some, some, some.min(20), largest]);
+    let some = draws.within(0, burst);
+    let initial = draws.one_of(&[burst, some, 0]);
+    let builder = settings.builder(burst, initial);
+    let bucket = builder.build_adjustable_on::<W>().ok()?;
+    let twin = builder.tick(bucket.tick()).build_on::<W>().ok()?;
+    let stated = Stated {
+        tick: bucket.tick(),
+        staleness: bucket.staleness(),
+        horizon: bucket.horizon(),
+        bits: if W::BITS == 64 { 52 } else { 26 },
+    };
+    let model = BucketModel::of(&stated, settings.rate, burst, initial, settings.origin.as_nanos());
+    Some((bucket, twin, model))
 }

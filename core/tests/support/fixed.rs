@@ -105,11 +105,26 @@ impl Model for FixedModel {
 
     fn granted(&mut self, now: u64, n: u32, _told: u64) {
         let position = self.position(now);
-        if let Some(ahead) = self.lap(now) {
+        let begun = self.end_from(now);
+        let on_until = match self.lap(now) {
             // The old window, with all that was taken in it, as if it ended when its end comes around.
-            (self.end, self.newest) = (position + ahead, position);
-        } else if position >= self.end {
-            (self.end, self.count, self.newest) = (self.end_from(now), 0, position);
+            Some(ahead) => Some(position + ahead),
+            None => (position < self.end).then_some(self.end),
+        };
+        match on_until {
+            // Of a window that a request starts, one with nothing in it has not been started; but where the start is rounded up, one may end
+            // when that would have ended which is not.
+            Some(end)
+                if !(self.started && self.count == 0 && begun >= end) || position + self.span() == end =>
+            {
+                if self.lap(now).is_some() {
+                    (self.end, self.newest) = (end, position);
+                }
+            }
+            _ => {
+                (self.end, self.count, self.newest) =
+                    (begun, 0, position.max(if on_until.is_some() { self.newest } else { position }))
+            }
         }
         self.newest = self.newest.max(position);
         self.count += u64::from(n);

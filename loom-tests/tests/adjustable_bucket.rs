@@ -1,0 +1,325 @@
+//! The bucket whose settings change: one word that names a set of settings, two sets of which the one that is not named may be being
+//! written, and a claim on that.
+#![cfg(loom)]
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::time::Duration;
+
+use loom::sync::Arc;
+use portcullis_core::{
+    AdjustableBucket, Carry, ChangeError, Limiter, Rate, Receipt, Timestamp, TokenBucket, Word,
+};
+use portcullis_loom::{at, explore, explore_within, join, on_both_widths, spawn, take, turn};
+
+on_both_widths!(
+    beside_a_change_the_takes_of_one_instant_share_what_there_was,
+    beside_a_change_that_adds_a_permit_one_more_is_taken,
+    a_change_beside_takes_forgets_none_of_them,
+    a_permit_that_is_there_throughout_is_granted_beside_a_change,
+    a_permit_that_is_there_throughout_is_granted_beside_two_changes,
+    a_permit_that_is_there_throughout_is_available_beside_two_changes,
+    a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout,
+    a_grant_is_paid_for_at_the_price_of_its_settings,
+    a_late_change_beside_a_newer_take_counts_at_its_time,
+    a_late_change_beside_a_newer_reservation_counts_at_its_time,
+    a_late_change_after_a_newer_one_counts_at_its_time,
+    of_two_changes_at_once_each_is_whole_or_refused,
+    a_change_reads_the_settings_that_the_one_before_it_has_written,
+    a_reservation_beside_one_that_is_cancelled_keeps_its_instant,
+    two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has,
+    what_is_taken_while_a_reservation_is_cancelled_is_taken_once,
+    a_take_is_given_back_out_of_turn_beside_another_one,
+    a_reservation_beside_a_change_is_carried_over_or_made_after_it,
+);
+
+const LONG: Duration = Duration::MAX;
+
+/// Counts time in seconds, and may owe two permits.
+fn bucket<W: Word>(rate: Rate, burst: u64) -> Arc<AdjustableBucket<W>> {
+    let settings = TokenBucket::builder(rate, burst).debt(2).staleness(Duration::from_secs(1));
+    Arc::new(settings.tick(Duration::from_secs(1)).build_adjustable_on().unwrap())
+}
+
+/// One permit each `seconds`.
+const fn every(seconds: u64) -> Rate {
+    Rate::new(1, Duration::from_secs(seconds))
+}
+
+fn keep<W: Word>(bucket: &AdjustableBucket<W>, now: Timestamp, rate: Rate, burst: u64) {
+    turn();
+    assert_eq!(bucket.adjust_at(now, rate, burst, Carry::Keep), Ok(()));
+}
+
+/// When a permit that is reserved at `now` is due, in seconds.
+fn due<W: Word>(bucket: &AdjustableBucket<W>, now: Timestamp) -> u64 {
+    turn();
+    bucket.reserve_at(now, 1, LONG).unwrap().due().as_nanos() / 1_000_000_000
+}
+
+fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 2);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        keep(&limit, at(5), every(3), 2);
+        let c = take(&*limit, at(5), 1);
+        assert_eq!(join(a) + join(b) + c, 2);
+        assert_eq!((limit.available_at(at(7)), limit.available_at(at(8))), (0, 1));
+    });
+}
+
+fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 1);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        turn();
+        assert_eq!(limit.adjust_at(at(5), every(2), 2, Carry::Additive), Ok(()));
+        let c = take(&*limit, at(5), 1);
+        assert!(join(a) + join(b) + c <= 2);
+        while take(&*limit, at(5), 1) == 1 {}
+        assert_eq!((limit.available_at(at(5)), limit.available_at(at(7))), (0, 1));
+    });
+}
+
+fn a_change_beside_takes_forgets_none_of_them<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 3);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        keep(&limit, at(5), every(2), 3);
+        assert_eq!((join(a), join(b)), (1, 1));
+        assert_eq!(limit.available_at(at(5)), 1);
+        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (1, 2));
+    });
+}
+
+/// One of two is left. Settings of which some are not written yet, or are another set's, would say that there is none.
+fn one_left<W: Word>() -> Arc<AdjustableBucket<W>> {
+    let limit = bucket::<W>(every(1), 2);
+    assert_eq!(take(&*limit, at(5), 1), 1);
+    limit
+}
+
+fn a_permit_that_is_there_throughout_is_granted_beside_a_change<W: Word>() {
+    explore(|| {
+        let limit = one_left::<W>();
+        let change = spawn(&limit, |limit| keep(limit, at(5), every(3), 2));
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        join(change);
+        assert_eq!((limit.available_at(at(7)), limit.available_at(at(8))), (0, 1));
+    });
+}
+
+fn change_twice<W: Word>(limit: &AdjustableBucket<W>) {
+    keep(limit, at(5), every(3), 2);
+    keep(limit, at(5), every(2), 2);
+}
+
+fn a_permit_that_is_there_throughout_is_granted_beside_two_changes<W: Word>() {
+    explore(|| {
+        let limit = one_left::<W>();
+        let changes = spawn(&limit, change_twice);
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        join(changes);
+        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (0, 1));
+    });
+}
+
+fn a_permit_that_is_there_throughout_is_available_beside_two_changes<W: Word>() {
+    explore(|| {
+        let limit = one_left::<W>();
+        let changes = spawn(&limit, change_twice);
+        turn();
+        assert_eq!(limit.available_at(at(5)), 1);
+        join(changes);
+    });
+}
+
+fn a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout<W: Word>() {
+    explore(|| {
+        let limit = one_left::<W>();
+        let changes = spawn(&limit, change_twice);
+        turn();
+        assert!(limit.take_at(at(5), 0).is_ok());
+        assert!(limit.take_at(at(5), 2).is_err(), "there are no two at any time");
+        join(changes);
+    });
+}
+
+/// All three have a word alike at 0 s, where nothing has come in.
+fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
+    explore(|| {
+        let settings = TokenBucket::builder(Rate::per_second(10), 10).initial(0).debt(2);
+        let settings = settings.staleness(Duration::from_secs(1)).tick(Duration::from_secs(1));
+        let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
+        let changes = spawn(&limit, |limit| {
+            keep(limit, at(0), every(1), 10);
+            keep(limit, at(0), every(10), 10);
+        });
+        let taken = take(&*limit, at(1), 2);
+        join(changes);
+        // Ten had come in by 1 s if nothing had changed yet, and then eight stay; else there were no two. (If a change came between, the
+        // next one may count at 1 s.)
+        let later = limit.available_at(at(11));
+        assert!(matches!((taken, later), (2, 9) | (0, 1..=2)), "{taken} {later}");
+    });
+}
+
+/// One of five is left at 9 s in a bucket that one of five was taken from at 10 s: from there on, a faster rate would fill it.
+fn a_late_change_beside_a_newer_take_counts_at_its_time<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 5);
+        let a = spawn(&limit, |limit| take(limit, at(10), 1));
+        keep(&limit, at(9), Rate::per_second(3), 5);
+        assert_eq!(join(a), 1);
+        assert_eq!((limit.available_at(at(10)), limit.available_at(at(11))), (4, 5));
+    });
+}
+
+fn a_late_change_beside_a_newer_reservation_counts_at_its_time<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 5);
+        let a = spawn(&limit, |limit| due(limit, at(10)));
+        keep(&limit, at(9), Rate::per_second(3), 5);
+        assert_eq!(join(a), 10);
+        assert_eq!((limit.available_at(at(10)), limit.available_at(at(11))), (4, 5));
+    });
+}
+
+/// Frozen at 10 s, nothing comes in, and what is late does not come in anew.
+fn a_late_change_after_a_newer_one_counts_at_its_time<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 5);
+        assert_eq!(take(&*limit, at(5), 5), 5);
+        let a = spawn(&limit, |limit| limit.adjust_at(at(10), Rate::ZERO, 4, Carry::Reset).is_ok());
+        turn();
+        let b = limit.adjust_at(at(9), Rate::per_second(3), 9, Carry::Keep).is_ok();
+        let a = join(a);
+        assert!(a || b);
+        assert!(!a || limit.available_at(at(10)) == 4);
+    });
+}
+
+static WAS_BUSY: AtomicBool = AtomicBool::new(false);
+
+fn of_two_changes_at_once_each_is_whole_or_refused<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 1);
+        assert_eq!(take(&*limit, at(5), 1), 1);
+        // Slow and large, or fast and small: in a second, one permit.
+        let a = spawn(&limit, |limit| limit.adjust_at(at(5), every(1), 4, Carry::Keep));
+        let fast = Rate::per_second(4);
+        turn();
+        let b = limit.adjust_at(at(5), fast, 1, Carry::Keep);
+        let a = join(a);
+        let refused = [a, b].iter().filter(|changed| **changed == Err(ChangeError::Busy)).count();
+        assert!(refused <= 1 && [a, b].iter().filter(|changed| changed.is_ok()).count() == 2 - refused);
+        WAS_BUSY.fetch_or(refused == 1, Relaxed);
+        assert_eq!((limit.available_at(at(5)), limit.available_at(at(6))), (0, 1));
+        let burst = limit.burst();
+        assert_eq!(limit.available_at(at(7)), if burst == 4 { 2 } else { 1 });
+        // The claim has been given up.
+        keep(&limit, at(5), every(2), 2);
+        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (0, 1));
+    });
+    assert!(WAS_BUSY.load(Relaxed));
+}
+
+fn a_change_reads_the_settings_that_the_one_before_it_has_written<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 4);
+        assert_eq!(take(&*limit, at(5), 3), 3);
+        let a = spawn(&limit, |limit| limit.adjust_at(at(5), every(3), 4, Carry::Keep).is_ok());
+        turn();
+        let b = limit.adjust_at(at(5), every(2), 4, Carry::Keep).is_ok();
+        assert_eq!(limit.available_at(at(5)), 1);
+        assert!(join(a) || b);
+        assert_eq!(limit.available_at(at(5)), 1, "whatever it cost in between");
+    });
+}
+
+// Reservations.
+
+/// One each second, and none left.
+fn spent<W: Word>(burst: u32) -> Arc<AdjustableBucket<W>> {
+    let limit = bucket::<W>(every(1), burst.into());
+    assert_eq!(take(&*limit, at(5), burst), burst.into());
+    limit
+}
+
+fn a_reservation_beside_one_that_is_cancelled_keeps_its_instant<W: Word>() {
+    explore(|| {
+        let limit = spent::<W>(1);
+        let cancelled = spawn(&limit, |limit| {
+            let reserved = limit.reserve_at(at(5), 1, LONG).unwrap();
+            turn();
+            reserved.cancel_at(at(5))
+        });
+        let kept = due(&limit, at(5));
+        let back = join(cancelled);
+        assert!((kept, back) == (6, 1) || (kept, back) == (7, 0), "{kept} {back}");
+        assert_eq!(due(&limit, at(6)), kept + 1);
+    });
+}
+
+fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has<W: Word>() {
+    explore(|| {
+        let settings = TokenBucket::builder(every(1), 2).debt(4).staleness(Duration::from_secs(1));
+        let limit = Arc::new(settings.tick(Duration::from_secs(1)).build_adjustable_on::<W>().unwrap());
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        // Loom's threads own what they use.
+        let first = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG).unwrap();
+        let last = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+        let a = spawn(&limit, move |_| first.cancel_at(at(5)));
+        turn();
+        let last = last.cancel_at(at(5));
+        let first = join(a);
+        assert!((first, last) == (2, 1) || (first, last) == (1, 0), "{first} {last}");
+        assert_eq!(due(&limit, at(5)), 6 + 3 - u64::from(first + last));
+    });
+}
+
+fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
+    explore(|| {
+        let limit = spent::<W>(1);
+        let reserved = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+        let a = spawn(&limit, |limit| take(limit, at(6), 1));
+        let b = spawn(&limit, move |_| reserved.cancel_at(at(6)));
+        let c = take(&*limit, at(6), 1);
+        assert_eq!(join(b), 1, "nobody could take before");
+        let taken = join(a) + c;
+        assert!(taken <= 1);
+        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (1 - taken, 1));
+    });
+}
+
+fn a_take_is_given_back_out_of_turn_beside_another_one<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 4);
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        let noted: Receipt = limit.take_at(at(5), 1).unwrap();
+        let back = spawn(&limit, move |limit| {
+            let mut noted = noted;
+            limit.refund_at(at(5), 1, &mut noted)
+        });
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let taken = take(&*limit, at(5), 1) + join(a);
+        assert_eq!(join(back), 1, "in turn or not");
+        assert!((1..=2).contains(&taken));
+        assert_eq!(limit.available_at(at(5)), 2 - taken);
+        assert_eq!(limit.available_at(at(9)), 4);
+    });
+}
+
+fn a_reservation_beside_a_change_is_carried_over_or_made_after_it<W: Word>() {
+    explore_within(2, || {
+        let limit = spent::<W>(1);
+        let change = spawn(&limit, |limit| keep(limit, at(5), every(3), 1));
+        let kept = due(&limit, at(5));
+        join(change);
+        assert!(kept == 6 || kept == 8, "{kept}");
+        // Paid at the rate of the moment, in either case.
+        assert_eq!(due(&limit, at(5)), 11);
+    });
+}
