@@ -162,6 +162,7 @@ const FIXED_WINDOW: &str = "fixed_window.rs";
 const SLIDING_WINDOW: &str = "sliding_window.rs";
 const CONCURRENCY: &str = "concurrency.rs";
 const LEASE_POOL: &str = "lease_pool.rs";
+const LIVE: &str = "live.rs";
 
 /// Every ordering above `Relaxed`, weakened; and of each algorithm some check left out or transition broken.
 const MUTANTS: &[Mutant] = &[
@@ -210,8 +211,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: FIXED_WINDOW,
         within: "fn take(&self",
-        text: "(_, None) => end",
-        by: "(_, None) => end + self.layout.split(state).0",
+        text: "(_, None) => begun",
+        by: "(_, None) => begun + self.layout.split(state).0",
         model: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
     },
     Mutant {
@@ -279,7 +280,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "pub fn available_at(&self",
+        within: "fn within(&self",
         text: "self.state.load(Acquire)",
         by: "self.state.load(Relaxed)",
         model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
@@ -349,7 +350,7 @@ const MUTANTS: &[Mutant] = &[
         within: "fn pay(&self",
         text: "rolled, Release, Relaxed)",
         by: "rolled, Relaxed, Relaxed)",
-        model: ("refunds", "sliding_window::what_is_given_back_is_never_counted_as_expired_as_well"),
+        model: ("refunds", "wide::what_is_given_back_is_never_counted_as_expired_as_well"),
     },
     Mutant {
         file: CONCURRENCY,
@@ -496,6 +497,116 @@ const MUTANTS: &[Mutant] = &[
         text: "self.0.fetch_add(by, Relaxed)",
         by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
         model: ("manual_clock", "steps_of_several_threads_add_up_and_the_time_never_goes_back"),
+    },
+    // Live settings.
+    Mutant {
+        file: LIVE,
+        within: "fn load(&self",
+        text: "self.word.load(Acquire)",
+        by: "self.word.load(Relaxed)",
+        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn exchange(&self",
+        text: "next & W::MASK, Release, Acquire)",
+        by: "next & W::MASK, Relaxed, Acquire)",
+        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn exchange(&self",
+        text: "next & W::MASK, Release, Acquire)",
+        by: "next & W::MASK, Release, Relaxed)",
+        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn confirm(&self",
+        text: "fence(Acquire);",
+        by: "",
+        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "cell.store(setting, Release)",
+        by: "cell.store(setting, Relaxed)",
+        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "next, AcqRel, Acquire)",
+        by: "next, Acquire, Acquire)",
+        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "next, AcqRel, Acquire)",
+        by: "next, AcqRel, Relaxed)",
+        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "(0, 1, Acquire, Relaxed)",
+        by: "(0, 1, Relaxed, Relaxed)",
+        model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
+    },
+    Mutant {
+        file: LIVE,
+        within: "fn drop(&mut self",
+        text: "store(0, Release)",
+        by: "store(0, Relaxed)",
+        model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
+    },
+    // What was computed by the settings of one era is written in another one.
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "upper.wrapping_add(Self::ERA)",
+        by: "upper.wrapping_add(0)",
+        model: ("adjustable_bucket", "wide::a_grant_is_paid_for_at_the_price_of_its_settings"),
+    },
+    // The time of a grant is noted only when others can see the grant.
+    Mutant {
+        file: "adjustable_bucket.rs",
+        within: "pub fn adjust_at(&self",
+        text: "let newest = self.live.no_older_than_newest(tick);",
+        by: "let newest = tick;",
+        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
+    },
+    Mutant {
+        file: "adjustable_window.rs",
+        within: "pub fn adjust_at(",
+        text: "let newest = self.live.no_older_than_newest(tick);",
+        by: "let newest = tick;",
+        model: ("adjustable_window", "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time"),
+    },
+    // Giving back.
+    Mutant {
+        file: TOKEN_BUCKET,
+        within: "fn undo(&self",
+        text: "Err(_) => return 0",
+        by: "Err(_) => return n",
+        model: ("refunds", "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all"),
+    },
+    Mutant {
+        file: SLIDING_WINDOW,
+        within: "fn undo(&self",
+        text: "self.pay(n.into(), epoch);",
+        by: "",
+        model: ("refunds", "wide::a_sliding_window_takes_back_beside_a_take"),
+    },
+    // Compositions: what was taken before a denial stays taken.
+    Mutant {
+        file: "all_of.rs",
+        within: "fn take<L: Limiter + ?Sized>(",
+        text: "rest()?;",
+        by: "let failed = rest(); if failed.is_err() { mem::forget(undo); return failed; }",
+        model: ("all_of", "wide::opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one"),
     },
 ];
 

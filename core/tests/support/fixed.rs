@@ -104,26 +104,19 @@ impl Model for FixedModel {
     }
 
     fn granted(&mut self, now: u64, n: u32, _told: u64) {
-        let position = self.position(now);
-        let begun = self.end_from(now);
-        let on_until = match self.lap(now) {
-            // The old window, with all that was taken in it, as if it ended when its end comes around.
-            Some(ahead) => Some(position + ahead),
-            None => (position < self.end).then_some(self.end),
-        };
-        match on_until {
-            // Of a window that a request starts, one with nothing in it has not been started; but where the start is rounded up, one may end
-            // when that would have ended which is not.
-            Some(end)
-                if !(self.started && self.count == 0 && begun >= end) || position + self.span() == end =>
-            {
-                if self.lap(now).is_some() {
-                    (self.end, self.newest) = (end, position);
-                }
-            }
-            _ => {
-                (self.end, self.count, self.newest) =
-                    (begun, 0, position.max(if on_until.is_some() { self.newest } else { position }))
+        let (position, begun) = (self.position(now), self.end_from(now));
+        // The old window, with all that was taken in it, as if it ended when its end comes around.
+        let lapped = self.lap(now).map(|ahead| position + ahead);
+        let on_until = lapped.or((position < self.end).then_some(self.end));
+        // Of windows that a request starts, one with nothing in it has not been started; but where the start is rounded up, one may end
+        // when that would have ended which is not.
+        let empty = self.started && self.count == 0;
+        match on_until.filter(|&end| !(empty && begun >= end) || position + self.span() == end) {
+            Some(end) if lapped.is_some() => (self.end, self.newest) = (end, position),
+            Some(_) => {}
+            None => {
+                let newest = if on_until.is_some() { self.newest } else { position };
+                (self.end, self.count, self.newest) = (begun, 0, newest);
             }
         }
         self.newest = self.newest.max(position);
