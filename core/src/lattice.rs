@@ -162,9 +162,15 @@ impl Lattice {
         }
     }
 
+    /// The units in a tick that a due instant is rounded up to: where there is a debt, they are neither owed nor time.
+    const fn rounding(&self) -> u64 {
+        if self.debt == 0 { 0 } else { self.gain }
+    }
+
     /// The units in the time that a `now` may be late.
     pub(crate) const fn staleness(&self) -> u64 {
-        (self.mask - self.behind).wrapping_add(1).wrapping_sub(self.debt)
+        let behind = (self.mask - self.behind).wrapping_add(1);
+        behind.wrapping_sub(self.debt).wrapping_sub(self.rounding())
     }
 }
 

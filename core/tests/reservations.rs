@@ -674,3 +674,25 @@ fn without_a_declared_debt_nothing_can_be_reserved_ahead() {
     assert_eq!(bucket.reserve_at(now, 2, Duration::MAX).unwrap().due(), now);
     assert!(bucket.reserve_at(now, 1, Duration::MAX).is_err());
 }
+
+/// A reservation may be counted up to its due tick, and a `now` may still be as late as is stated.
+#[test]
+fn who_is_as_late_as_may_be_finds_nothing_in_a_debt_that_was_rounded_up() {
+    fn check<W: Word>() {
+        let settings = TokenBucket::builder(Rate::per_second(3), 6).debt(1);
+        let settings = settings.tick(Duration::from_secs(1)).staleness(Duration::from_secs(1));
+        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let at = Timestamp::from_secs;
+        let _one = bucket.try_acquire_at(at(10), 1).unwrap();
+        let reserved = bucket.reserve_at(at(10), 6, Duration::from_secs(9)).unwrap();
+        assert_eq!(reserved.due(), at(11));
+        let late = bucket.staleness().as_secs();
+        assert!(late >= 1);
+        for seconds in 0..=late {
+            assert_eq!(bucket.available_at(at(10 - seconds)), 0, "late by {seconds} s");
+            assert!(bucket.try_acquire_at(at(10 - seconds), 1).is_err());
+        }
+    }
+    check::<u64>();
+    check::<u32>();
+}
