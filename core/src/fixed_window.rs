@@ -12,7 +12,6 @@
 //! never moves back. Two transitions: a take before `end` adds to the count; a take at or after it replaces both.
 //! A late `now` falls before `end`, and is counted in the newest window.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
@@ -35,7 +34,7 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, Se
 /// **Exact.** A grant counts in the window of the later of its own `now` and the newest one granted. Retry times are exact
 /// to the nanosecond.
 ///
-/// **Cost.** A grant is one load, two multiplications and one compare-exchange; a denial writes nothing. Lock-free: a
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange; a denial writes nothing. Lock-free: a
 /// compare-exchange fails only because another one succeeded, at most `limit` times a window (or, on processors that link loads
 /// with stores, because an interrupt came between). All accesses are `Relaxed`.
 ///
@@ -122,7 +121,7 @@ impl<W: Word> FixedWindow<W> {
     ///
     /// # Cost
     ///
-    /// A load, two multiplications, and on success one compare-exchange. Never divides, blocks or panics.
+    /// A load, a multiplication, and on success one compare-exchange. Never divides, blocks or panics.
     ///
     /// ```
     /// # use portcullis_core::{Denied, FixedWindow, Timestamp};
@@ -145,7 +144,8 @@ impl<W: Word> FixedWindow<W> {
     /// assert_eq!(FixedWindow::new(3, Duration::from_secs(1)).available_at(Timestamp::ZERO), 3);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let (count, _) = self.current(self.layout.stamp(self.grid.index(now)), self.state.load(Relaxed));
+        let (count, _) =
+            self.layout.current(self.layout.stamp(self.grid.index(now)), self.state.load(Relaxed));
         self.limit() - count
     }
 
@@ -160,7 +160,7 @@ impl<W: Word> FixedWindow<W> {
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         let state = self.state.load(Relaxed);
         let position = self.grid.index(now);
-        let (count, end) = self.current(self.layout.stamp(position), state);
+        let (count, end) = self.layout.current(self.layout.stamp(position), state);
         match (count, end) {
             (0, None) => {
                 let passed = self.layout.distance(self.layout.stamp(position), self.layout.split(state).1);
@@ -223,17 +223,6 @@ impl<W: Word> FixedWindow<W> {
         saturating_duration(u128::from(positions) * u128::from(self.grid.step()))
     }
 
-    /// What counts at a position: the permits taken, and the end of the window if one is on.
-    #[inline(always)]
-    fn current(&self, stamp: u64, state: u64) -> (u64, Option<u64>) {
-        let (count, end) = self.layout.split(state);
-        match self.layout.ahead(stamp, end) {
-            Some(_) => (0, None),
-            None if self.layout.too_late(stamp, end) > 0 => (self.limit(), Some(end)),
-            None => (count, Some(end)),
-        }
-    }
-
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
@@ -241,29 +230,21 @@ impl<W: Word> FixedWindow<W> {
             return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
         }
         let wanted = u64::from(n.max(1));
-        let (position, into) = self.grid.split(now);
-        let stamp = self.layout.stamp(position);
+        let stamp = self.layout.stamp(self.grid.index(now));
         let end = stamp.wrapping_add(self.span.into()) & W::MASK;
         let mut state = self.state.load(Relaxed);
         loop {
-            // On a grid, a window that is on ends where one that begins now would.
-            let from = if self.layout.fits(state, end, wanted) {
+            // On a grid, a window that is on ends where one that begins now would. Any other end is further from it than the limit.
+            let count = Stamped::<W>::count(state, end);
+            let from = if count <= self.limit() - wanted {
                 state
+            } else if count <= self.limit() {
+                return Err(Denied::Exhausted { now, permits: n });
             } else {
-                cold_path();
-                let begun = if self.rounded && into != 0 {
-                    end.wrapping_add(self.layout.stamp(1)) & W::MASK
-                } else {
-                    end
-                };
-                match self.current(stamp, state) {
-                    (count, Some(_)) if count + wanted > self.limit() => {
-                        return Err(Denied::Exhausted { now, permits: n });
-                    }
-                    // All was given back, so nobody has started this window: it begins now, if it then ends later.
-                    (0, Some(at)) if self.rounded && self.layout.ahead(begun, at).is_some() => begun,
-                    (_, Some(_)) => state,
-                    (_, None) => begun,
+                let span = self.span.into();
+                match Self::elsewhere(self.layout, self.grid, self.rounded, span, state, now, wanted) {
+                    Some(from) => from,
+                    None => return Err(Denied::Exhausted { now, permits: n }),
                 }
             };
             let receipt = Receipt::new(self.layout.split(from).1);
@@ -274,6 +255,34 @@ impl<W: Word> FixedWindow<W> {
                 Ok(_) => return Ok(receipt),
                 Err(newer) => state = newer,
             }
+        }
+    }
+
+    /// What a take of `wanted` counts from where the window in `state` does not end where one that begins now would; `None` if there is no
+    /// room.
+    ///
+    /// Apart from the hot path, and by value, so that the compiler sees that nothing here changes a setting.
+    #[cold]
+    #[inline(never)]
+    fn elsewhere(
+        layout: Stamped<W>,
+        grid: Grid,
+        rounded: bool,
+        span: u64,
+        state: u64,
+        now: Timestamp,
+        wanted: u64,
+    ) -> Option<u64> {
+        let (position, into) = grid.split(now);
+        let stamp = layout.stamp(position);
+        let later = if rounded && into != 0 { layout.stamp(1) } else { 0 };
+        let begun = stamp.wrapping_add(span).wrapping_add(later) & W::MASK;
+        match layout.current(stamp, state) {
+            (count, Some(_)) if count + wanted > layout.limit() => None,
+            // All was given back, so nobody has started this window: it begins now, if it then ends later.
+            (0, Some(at)) if rounded && layout.ahead(begun, at).is_some() => Some(begun),
+            (_, Some(_)) => Some(state),
+            (_, None) => Some(begun),
         }
     }
 
@@ -330,7 +339,7 @@ impl<W: Word> Limiter for FixedWindow<W> {
         let position = self.grid.index(now);
         let (stamp, state) = (self.layout.stamp(position), self.state.load(Relaxed));
         let wanted = u64::from(permits.max(1));
-        let (counted, Some(end)) = self.current(stamp, state) else { return Retry::At(now) };
+        let (counted, Some(end)) = self.layout.current(stamp, state) else { return Retry::At(now) };
         if counted + wanted <= self.limit() {
             return Retry::At(now);
         }

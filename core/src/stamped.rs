@@ -104,12 +104,10 @@ impl<W: Word> Stamped<W> {
         (word & counts, word & !counts)
     }
 
-    /// Whether `word` bears exactly the stamp `stamp`, and its count leaves room for `wanted`, at most the limit.
-    ///
-    /// One comparison tells both: a word with any other stamp differs from `stamp` by more than a count can be.
+    /// The count in `word` if it bears exactly the stamp `stamp`; with any other stamp, more than a count can be.
     #[inline(always)]
-    pub(crate) fn fits(&self, word: u64, stamp: u64, wanted: u64) -> bool {
-        word.wrapping_sub(stamp) & W::MASK <= self.limit() - wanted
+    pub(crate) fn count(word: u64, stamp: u64) -> u64 {
+        word.wrapping_sub(stamp) & W::MASK
     }
 
     /// How far the stamp `to` lies after the stamp `from`, in place; `None` if it lies before it.
@@ -142,6 +140,17 @@ impl<W: Word> Stamped<W> {
             (late - distance) >> self.count_bits
         } else {
             0
+        }
+    }
+
+    /// What counts at the stamp `now` in a word whose stamp is the end of a window: the permits taken, and that end while the window is on.
+    #[inline(always)]
+    pub(crate) fn current(&self, now: u64, word: u64) -> (u64, Option<u64>) {
+        let (count, end) = self.split(word);
+        match self.ahead(now, end) {
+            Some(_) => (0, None),
+            None if self.too_late(now, end) > 0 => (self.limit(), Some(end)),
+            None => (count, Some(end)),
         }
     }
 

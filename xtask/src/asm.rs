@@ -19,7 +19,8 @@ pub(crate) struct Facts {
     /// The most of them that can succeed in one call; `None` if there is no bound.
     pub(crate) writes: Option<usize>,
     pub(crate) divisions: usize,
-    /// The functions called or jumped to, in order, each once; a call through a register under its operand.
+    /// The functions called or jumped to, in order, each once; a call through a register under the function whose address was
+    /// loaded into it last, else under its operand.
     pub(crate) calls: Vec<String>,
     /// Instructions that stop the program or enter the system.
     pub(crate) traps: usize,
@@ -72,7 +73,7 @@ impl Function {
     pub(crate) fn facts(&self) -> Facts {
         let count = |is: fn(&str) -> bool| self.instructions.iter().filter(|text| is(text)).count();
         let mut calls = Vec::new();
-        for target in self.instructions.iter().filter_map(|text| self.leaves_to(text)) {
+        for target in (0..self.instructions.len()).filter_map(|at| self.leaves_to(at)) {
             if !calls.contains(&target) {
                 calls.push(target);
             }
@@ -90,12 +91,17 @@ impl Function {
         }
     }
 
-    /// The function that an instruction leaves this one for.
-    fn leaves_to(&self, text: &str) -> Option<String> {
-        let (mnemonic, operand) = text.split_once(' ')?;
+    /// The function that the instruction at `at` leaves this one for.
+    fn leaves_to(&self, at: usize) -> Option<String> {
+        let (mnemonic, operand) = self.instructions[at].split_once(' ')?;
         let is_call = mnemonic.starts_with("call");
         let is_jump = mnemonic.starts_with('j') && !self.labels.contains_key(operand);
-        let name = operand.trim_start_matches('*').split('@').next().unwrap_or_default();
+        let target = operand.trim_start_matches('*');
+        let loaded = self.instructions[..at].iter().rfind(|text| text.contains(target));
+        let name = match loaded.and_then(|text| text.strip_prefix("movq ")?.split_once("@GOTPCREL(%rip), ")) {
+            Some((name, register)) if register == target => name,
+            _ => target.split('@').next().unwrap_or_default(),
+        };
         (is_call || is_jump).then(|| name.to_owned())
     }
 
@@ -231,6 +237,14 @@ mod tests {
         let facts = facts(body);
         assert_eq!(facts.calls, ["other", "tail", "%rax"]);
         assert_eq!(facts.traps, 1);
+    }
+
+    #[test]
+    fn a_call_through_a_register_is_one_of_the_function_loaded_into_it() {
+        let load = "\tmovq other@GOTPCREL(%rip), %r11\n";
+        assert_eq!(facts(&format!("{load}\tcallq *%r11\n\tretq")).calls, ["other"]);
+        assert_eq!(facts(&format!("{load}\tmovq %rax, %r11\n\tcallq *%r11\n\tretq")).calls, ["%r11"]);
+        assert_eq!(facts(&format!("{load}\tcallq *%rax\n\tretq")).calls, ["%rax"]);
     }
 
     #[test]

@@ -203,16 +203,16 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: FIXED_WINDOW,
-        within: "fn take(&self",
-        text: "if count + wanted > self.limit()",
+        within: "fn elsewhere(",
+        text: "if count + wanted > layout.limit()",
         by: "if false && count > 0",
         model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
     },
     Mutant {
         file: FIXED_WINDOW,
-        within: "fn take(&self",
-        text: "(_, None) => begun",
-        by: "(_, None) => begun + self.layout.split(state).0",
+        within: "fn elsewhere(",
+        text: "(_, None) => Some(begun)",
+        by: "(_, None) => Some(begun + layout.split(state).0)",
         model: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
     },
     Mutant {
