@@ -236,9 +236,10 @@ impl<T: Limits> AllOf<T> {
     pub fn retry(&self, denied: DeniedBy) -> Retry {
         let now = match denied.denied {
             Denied::ExceedsCapacity { .. } => return Retry::Never,
-            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } | Denied::Penalized { now, .. } => {
-                now
-            }
+            Denied::Exhausted { now, .. }
+            | Denied::Refused { now, .. }
+            | Denied::Crowded { now, .. }
+            | Denied::Penalized { now, .. } => now,
         };
         self.explain_at(now, denied.permits)
             .fold(Retry::At(now), |longest, detail| longest.longer(detail.retry, now))

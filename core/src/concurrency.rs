@@ -14,6 +14,7 @@
 //! The two low bits are kept clear for the marks of a queue (someone waits; closed), which a release would learn of from the
 //! value that its fetch-add returns, at no further cost.
 
+use crate::judge::Judge;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -300,6 +301,53 @@ impl<W: Word> Limiter for Concurrency<W> {
             Denied::Exhausted { .. } => Retry::OnRelease,
             _ => Retry::Never,
         }
+    }
+}
+
+/// A state is what is out; the limit is the limiter's own.
+impl<W: Word> Judge for Concurrency<W> {
+    fn fresh(&self, _: Timestamp) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
+        let limit = self.limit();
+        if n.max(1) > limit {
+            return Err(Denied::ExceedsCapacity { permits: n, capacity: limit });
+        }
+        if state + u64::from(n.max(1)) > limit.into() {
+            return Err(Denied::Exhausted { now, permits: n });
+        }
+        Ok((state + u64::from(n), Receipt::NONE))
+    }
+
+    fn refund(&self, state: u64, _: Timestamp, n: u32, _: &mut Receipt) -> Option<u64> {
+        state.checked_sub(n.into())
+    }
+
+    fn released(&self, n: u32) -> u64 {
+        n.into()
+    }
+
+    fn available(&self, state: u64, _: Timestamp) -> u64 {
+        u64::from(self.limit()).saturating_sub(state)
+    }
+
+    fn idle(&self, state: u64, _: Timestamp) -> Idle {
+        if state == 0 { Idle::Now } else { Idle::InUse }
+    }
+
+    fn is_forgettable(&self, state: u64, _: Timestamp) -> bool {
+        state == 0
+    }
+
+    fn retry(&self, _: u64, denied: Denied) -> Retry {
+        Limiter::retry(self, denied)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit().into()
     }
 }
 

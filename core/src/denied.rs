@@ -48,6 +48,14 @@ pub enum Denied {
         /// The permits that were asked for; 0 for a probe.
         permits: u32,
     },
+    /// A keyed table has no entry for the key at `now`: all that the key could use are in use by others, or another thread claims one
+    /// for it at this moment.
+    Crowded {
+        /// The instant that the request was judged at.
+        now: Timestamp,
+        /// The permits that were asked for; 0 for a probe.
+        permits: u32,
+    },
     /// A limiter that watches something else than permits, say the load of the machine, says no at `now`.
     Refused {
         /// The instant that the request was judged at.
@@ -86,6 +94,7 @@ impl Denied {
             Self::Exhausted { permits, .. }
             | Self::ExceedsCapacity { permits, .. }
             | Self::Penalized { permits, .. }
+            | Self::Crowded { permits, .. }
             | Self::Refused { permits, .. } => permits,
         }
     }
@@ -102,6 +111,7 @@ impl Denied {
             Self::Exhausted { .. } => "permits exhausted",
             Self::ExceedsCapacity { .. } => "more permits than the limiter can hold",
             Self::Penalized { .. } => "denied for a time, after a denial",
+            Self::Crowded { .. } => "no room for another key",
             Self::Refused { .. } => "refused",
         }
     }
@@ -117,7 +127,9 @@ impl fmt::Display for Denied {
                     "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
                 )
             }
-            Self::Penalized { .. } | Self::Refused { .. } => f.write_str(self.reason()),
+            Self::Penalized { .. } | Self::Crowded { .. } | Self::Refused { .. } => {
+                f.write_str(self.reason())
+            }
         }
     }
 }

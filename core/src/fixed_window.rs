@@ -15,6 +15,7 @@
 use core::time::Duration;
 
 use crate::grid::Grid;
+use crate::judge::Judge;
 use crate::settings;
 use crate::stamped::{Stamped, Started};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -158,19 +159,7 @@ impl<W: Word> FixedWindow<W> {
     /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::ZERO));
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        let state = self.state.load(Relaxed);
-        let position = self.grid.index(now);
-        let (count, end) = self.layout.current(self.layout.stamp(position), state);
-        match (count, end) {
-            (0, None) => {
-                let passed = self.layout.distance(self.layout.stamp(position), self.layout.split(state).1);
-                Idle::Since(
-                    self.grid.start(position.saturating_add_signed(-passed)).unwrap_or(Timestamp::MAX),
-                )
-            }
-            (0, Some(_)) => Idle::Now,
-            _ => Idle::InUse,
-        }
+        self.idle(self.state.load(Relaxed), now)
     }
 
     /// The permits in each window.
@@ -226,8 +215,7 @@ impl<W: Word> FixedWindow<W> {
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
-            // The limit is less than `n`, so it fits.
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+            return Err(self.exceeds(n));
         }
         let wanted = u64::from(n.max(1));
         let stamp = self.layout.stamp(self.grid.index(now));
@@ -256,6 +244,12 @@ impl<W: Word> FixedWindow<W> {
                 Err(newer) => state = newer,
             }
         }
+    }
+
+    /// The limit is less than `n`, so it fits.
+    #[inline(always)]
+    fn exceeds(&self, n: u32) -> Denied {
+        Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 }
     }
 
     /// What a take of `wanted` counts from where the window in `state` does not end where one that begins now would; `None` if there is no
@@ -287,18 +281,15 @@ impl<W: Word> FixedWindow<W> {
     }
 
     /// Counts `n` permits back, if the window that they were counted in is still the newest one.
-    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let mut state = self.state.load(Relaxed);
-        loop {
-            let (count, end) = self.layout.split(state);
-            if end != receipt.note() || count < n.into() {
-                return 0;
-            }
-            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
+        while let Some(restored) = self.refund(state, now, n, receipt) {
+            match self.state.compare_exchange_weak(state, restored, Relaxed, Relaxed) {
                 Ok(_) => return n,
                 Err(newer) => state = newer,
             }
         }
+        0
     }
 }
 
@@ -315,8 +306,8 @@ impl<W: Word> Limiter for FixedWindow<W> {
 
     /// All of them, while nobody has been granted a permit in a newer window; else none. Where windows are started by the first request, one
     /// of which all is given back is started by the next request (which, in the same tick, may find that it ends up to a tick earlier).
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(n, *receipt)
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(now, n, receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -332,12 +323,68 @@ impl<W: Word> Limiter for FixedWindow<W> {
     }
 
     fn retry(&self, denied: Denied) -> Retry {
+        Judge::retry(self, self.state.load(Relaxed), denied)
+    }
+}
+
+impl<W: Word> Judge for FixedWindow<W> {
+    fn fresh(&self, now: Timestamp) -> u64 {
+        self.layout.stamp(self.grid.index(now))
+    }
+
+    #[inline]
+    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
+        if u64::from(n) > self.limit() {
+            return Err(self.exceeds(n));
+        }
+        let wanted = u64::from(n.max(1));
+        match Self::elsewhere(self.layout, self.grid, self.rounded, self.span.into(), state, now, wanted) {
+            Some(_) if n == 0 => Ok((state, Receipt::NONE)),
+            Some(from) => Ok((from + wanted, Receipt::new(self.layout.split(from).1))),
+            None => Err(Denied::Exhausted { now, permits: n }),
+        }
+    }
+
+    fn refund(&self, state: u64, _: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
+        let (count, end) = self.layout.split(state);
+        (end == receipt.note() && count >= n.into()).then(|| state - u64::from(n))
+    }
+
+    fn released(&self, _: u32) -> u64 {
+        0
+    }
+
+    fn available(&self, state: u64, now: Timestamp) -> u64 {
+        self.limit() - self.layout.current(self.layout.stamp(self.grid.index(now)), state).0
+    }
+
+    fn idle(&self, state: u64, now: Timestamp) -> Idle {
+        let position = self.grid.index(now);
+        let (count, end) = self.layout.current(self.layout.stamp(position), state);
+        match (count, end) {
+            (0, None) => {
+                let passed = self.layout.distance(self.layout.stamp(position), self.layout.split(state).1);
+                Idle::Since(
+                    self.grid.start(position.saturating_add_signed(-passed)).unwrap_or(Timestamp::MAX),
+                )
+            }
+            (0, Some(_)) => Idle::Now,
+            _ => Idle::InUse,
+        }
+    }
+
+    fn is_forgettable(&self, state: u64, since: Timestamp) -> bool {
+        // Not a window that is on, of which all was given back: who comes late may have had one before it.
+        self.layout.current(self.layout.stamp(self.grid.index(since)), state).1.is_none()
+    }
+
+    fn retry(&self, state: u64, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         if u64::from(permits) > self.limit() {
             return Retry::Never;
         }
         let position = self.grid.index(now);
-        let (stamp, state) = (self.layout.stamp(position), self.state.load(Relaxed));
+        let stamp = self.layout.stamp(position);
         let wanted = u64::from(permits.max(1));
         let (counted, Some(end)) = self.layout.current(stamp, state) else { return Retry::At(now) };
         if counted + wanted <= self.limit() {
@@ -351,6 +398,10 @@ impl<W: Word> Limiter for FixedWindow<W> {
             -self.layout.distance(stamp, end)
         };
         position.checked_add_signed(wait).and_then(|end| self.grid.start(end)).map_or(Retry::Never, Retry::At)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit()
     }
 }
 

@@ -79,6 +79,12 @@ impl Lattice {
         }
     }
 
+    /// Whether a bucket used up to `used` is full at `position`.
+    pub(crate) fn is_full(&self, position: u64, used: u64) -> bool {
+        let distance = position.wrapping_sub(used) & self.mask;
+        distance >= self.full && distance < self.behind || self.is_unlimited()
+    }
+
     /// The whole permits available; any number at an unlimited rate.
     pub(crate) fn available(&self, position: u64, used: u64) -> u64 {
         self.judge(position, used).checked_div(self.cost).unwrap_or(u64::MAX)
@@ -152,10 +158,10 @@ impl Lattice {
             return Idle::Now;
         }
         let tick = ticks.index(now);
-        let distance = self.position(tick).wrapping_sub(used) & self.mask;
-        if distance < self.full || distance >= self.behind {
+        if !self.is_full(self.position(tick), used) {
             return Idle::InUse;
         }
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
         match (distance - self.full).checked_div(self.gain) {
             Some(since) => Idle::Since(ticks.start(tick.saturating_sub(since)).unwrap_or(Timestamp::MAX)),
             None => Idle::Now,

@@ -65,16 +65,25 @@ mod escalation;
 mod fixed_window;
 mod grid;
 mod hold;
+mod judge;
+#[cfg(target_has_atomic = "64")]
+mod keyed;
 mod lattice;
 mod lease;
 mod lease_pool;
 mod limiter;
+#[cfg(target_has_atomic = "64")]
+mod line;
 mod live;
 pub mod metadata;
 mod penalty;
 mod rate;
 mod receipt;
+#[cfg(target_has_atomic = "64")]
+mod seed;
 mod settings;
+mod slice;
+mod sliced_bucket;
 mod sliding_window;
 mod stamped;
 mod sync;
@@ -100,18 +109,28 @@ pub use denied::{Denied, Retry};
 pub use detail::Detail;
 pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
+#[cfg(target_has_atomic = "64")]
+pub use keyed::{Key, KeyLimiter, Keyed, KeyedLimit, KeyedStatistics};
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
+#[cfg(target_has_atomic = "64")]
+pub use line::Line;
 pub use live::{Carry, ChangeError};
 pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};
 pub use rate::Rate;
 pub use receipt::{Plan, Receipt};
+#[cfg(target_has_atomic = "64")]
+pub use seed::{Seed, SeedFixed, SeededHasher};
 pub use settings::{Setting, SettingsError};
+pub use slice::{Slice, Sliceable};
+pub use sliced_bucket::SlicedBucket;
 pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
 pub use timestamp::Timestamp;
 pub use token_bucket::{TokenBucket, TokenBucketBuilder};
 pub use unlimited::Unlimited;
+#[cfg(target_has_atomic = "64")]
+pub use word::KeyedWord;
 pub use word::{NativeWord, Word};
 
 /// The examples in the README are tests as well.

@@ -283,6 +283,11 @@ impl LimiterId {
         let (address, size) = (core::ptr::from_ref(limiter).addr(), size_of::<L>());
         if size == 0 { None } else { Some(Self { address, size }) }
     }
+
+    /// One of many limiters of a table, by a number of which the upper bit is free: no type is so large.
+    pub(crate) fn within<T>(table: &T, number: usize) -> Self {
+        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (usize::BITS - 1) }
+    }
 }
 
 /// Whether a limiter is as good as new: nothing taken that has not come back.

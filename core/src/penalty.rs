@@ -313,7 +313,9 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     fn retry(&self, denied: Denied) -> Retry {
         let (now, inner) = match denied {
             Denied::ExceedsCapacity { .. } => return Retry::Never,
-            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
+            Denied::Exhausted { now, .. } | Denied::Crowded { now, .. } | Denied::Refused { now, .. } => {
+                (now, self.limiter.retry(denied))
+            }
             // The limiter inside has not been asked, and need not know of penalties.
             Denied::Penalized { now, permits } => match self.limiter.peek_at(now, permits) {
                 Ok(_) => (now, Retry::At(now)),

@@ -26,6 +26,7 @@
 use core::time::Duration;
 
 use crate::grid::Grid;
+use crate::judge::Judge;
 use crate::lattice::{Lattice, Terms, left};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
@@ -296,15 +297,21 @@ impl<W: Word> TokenBucket<W> {
 
     #[inline(always)]
     fn look(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        let seen = self.used.load(Relaxed);
+        self.plan(seen, now, n).map(|left| Plan { seen, left })
+    }
+
+    /// Where a bucket that is used up to `used` will be used up to.
+    #[inline(always)]
+    fn plan(&self, used: u64, now: Timestamp, n: u32) -> Result<u64, Denied> {
         let lattice = self.lattice();
         if u64::from(n) > lattice.burst {
             return Err(self.exceeds(n));
         }
         let price = u64::from(n.max(1)) * lattice.cost;
-        let seen = self.used.load(Relaxed);
-        match lattice.left(self.position(now), seen, price) {
-            Some(_) if n == 0 => Ok(Plan::NONE),
-            Some(left) => Ok(Plan { seen, left }),
+        match lattice.left(self.position(now), used, price) {
+            Some(_) if n == 0 => Ok(used),
+            Some(left) => Ok(left),
             None => Err(Denied::Exhausted { now, permits: n }),
         }
     }
@@ -341,15 +348,20 @@ impl<W: Word> TokenBucket<W> {
         self.take(now, n)
     }
 
+    /// What a bucket is used up to that is as a take left it, once `n` permits of the take are given back.
+    fn restored(&self, now: Timestamp, n: u32, receipt: Receipt) -> u64 {
+        let used = receipt.note().wrapping_sub(u64::from(n).wrapping_mul(self.cost.into())) & W::MASK;
+        // Not further than a bucket that is full now: who is late must not find more.
+        self.lattice().balance(self.position(now), used).from
+    }
+
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
     fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let price = u64::from(n).saturating_mul(self.cost.into());
-        if price == 0 {
+        if n == 0 || self.lattice().is_unlimited() {
             return n;
         }
         let left = receipt.note();
-        // Not further than a bucket that is full now: who is late must not find more.
-        let restored = self.lattice().balance(self.position(now), left.wrapping_sub(price) & W::MASK).from;
+        let restored = self.restored(now, n, *receipt);
         loop {
             match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -413,6 +425,50 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 }
 
+impl<W: Word> Judge for TokenBucket<W> {
+    fn fresh(&self, now: Timestamp) -> u64 {
+        self.position(now).wrapping_sub(self.full.into()) & W::MASK
+    }
+
+    #[inline]
+    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
+        self.plan(state, now, n).map(|left| (left, Receipt::new(left)))
+    }
+
+    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
+        if state != receipt.note() {
+            return None;
+        }
+        let restored = self.restored(now, n, *receipt);
+        *receipt = Receipt::new(restored);
+        Some(restored)
+    }
+
+    fn released(&self, _: u32) -> u64 {
+        0
+    }
+
+    fn available(&self, state: u64, now: Timestamp) -> u64 {
+        self.lattice().available(self.position(now), state)
+    }
+
+    fn idle(&self, state: u64, now: Timestamp) -> Idle {
+        self.lattice().idle(&self.ticks, state, now)
+    }
+
+    fn is_forgettable(&self, state: u64, since: Timestamp) -> bool {
+        self.lattice().is_full(self.position(since), state)
+    }
+
+    fn retry(&self, state: u64, denied: Denied) -> Retry {
+        self.lattice().retry(&self.ticks, state, denied)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+}
+
 /// Settings of a [`TokenBucket`]; from [`TokenBucket::builder`].
 ///
 /// ```
@@ -430,7 +486,7 @@ impl<W: Word> Limiter for TokenBucket<W> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct TokenBucketBuilder {
-    terms: Terms,
+    pub(crate) terms: Terms,
     initial: u64,
     origin: Timestamp,
 }
@@ -626,7 +682,7 @@ impl TokenBucketBuilder {
     }
 
     /// The lattice in so many bits, its ticks, and what a bucket is used up to at the origin.
-    const fn start(&self, bits: u32) -> Result<(Lattice, Grid, u64), SettingsError> {
+    pub(crate) const fn start(&self, bits: u32) -> Result<(Lattice, Grid, u64), SettingsError> {
         if self.initial > self.terms.burst && self.terms.burst > 0 {
             return Err(SettingsError::TooLarge { setting: Setting::Initial, max: self.terms.burst });
         }

@@ -57,9 +57,10 @@ impl Limiter for Unlimited {
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::ExceedsCapacity { .. } => Retry::Never,
-            Denied::Exhausted { now, .. } | Denied::Refused { now, .. } | Denied::Penalized { now, .. } => {
-                Retry::At(now)
-            }
+            Denied::Exhausted { now, .. }
+            | Denied::Refused { now, .. }
+            | Denied::Crowded { now, .. }
+            | Denied::Penalized { now, .. } => Retry::At(now),
         }
     }
 }

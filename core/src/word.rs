@@ -4,8 +4,9 @@
 //! sees that the upper halves are never looked at, and drops them. Nothing else knows the width.
 //!
 //! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`, where a
-//! trait's method cannot be called. They are sound because the trait is sealed and implemented for `u32`
-//! and `u64` alone, [`Word::BITS`] tells the two apart, and an atomic has its integer's size and bit validity.
+//! trait's method cannot be called. They are sound because the trait is sealed and implemented for `u32`,
+//! `u64` and a transparent wrapper of `u64` alone, [`Word::BITS`] tells the narrow one from the wide ones, and an atomic has its
+//! integer's size and bit validity.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -29,7 +30,7 @@ pub type NativeWord = u64;
 #[cfg(not(target_has_atomic = "64"))]
 pub type NativeWord = u32;
 
-/// A width for a limiter's state: `u32`, or `u64` on targets with 64-bit atomics. Sealed.
+/// A width for a limiter's state: `u32`, or on targets with 64-bit atomics `u64` and [`KeyedWord`](crate::KeyedWord). Sealed.
 ///
 /// A narrower word has a nearer horizon: see the type that it parametrises, and `docs/architecture.md`.
 ///
@@ -62,8 +63,8 @@ mod sealed {
 }
 
 macro_rules! word {
-    ($int:ident, $atomic:ident) => {
-        impl sealed::Sealed for $int {
+    ($word:ty, $bits:expr, $int:ident, $atomic:ident) => {
+        impl sealed::Sealed for $word {
             type Atomic = atomic::$atomic;
 
             #[cfg(loom)]
@@ -106,21 +107,44 @@ macro_rules! word {
             }
         }
 
-        impl Word for $int {
-            const BITS: u32 = $int::BITS;
+        impl Word for $word {
+            const BITS: u32 = $bits;
         }
     };
 }
 
-word!(u32, AtomicU32);
+word!(u32, u32::BITS, u32, AtomicU32);
 #[cfg(target_has_atomic = "64")]
-word!(u64, AtomicU64);
+word!(u64, u64::BITS, u64, AtomicU64);
+#[cfg(target_has_atomic = "64")]
+word!(KeyedWord, 43, u64, AtomicU64);
+
+/// The 43 bits that an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells its key.
+///
+/// ```
+/// # use portcullis_core::{KeyedWord, Rate, TokenBucket, Word};
+/// let bucket: TokenBucket<KeyedWord> = TokenBucket::builder(Rate::per_second(5), 10).build_on()?;
+/// assert_eq!((KeyedWord::BITS, bucket.tick().as_micros()), (43, 1));
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[cfg(target_has_atomic = "64")]
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct KeyedWord(u64);
+
+#[cfg(target_has_atomic = "64")]
+impl From<KeyedWord> for u64 {
+    #[inline(always)]
+    fn from(word: KeyedWord) -> Self {
+        word.0
+    }
+}
 
 /// `value`'s low bits as a word; the caller has made sure that the rest is zero.
 pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     debug_assert!(value <= W::MASK);
-    if W::BITS == 64 {
-        // SAFETY: `W` is `u64`, by the module's argument.
+    if W::BITS > 32 {
+        // SAFETY: `W` is a `u64`, by the module's argument.
         unsafe { core::mem::transmute_copy::<u64, W>(&value) }
     } else {
         // SAFETY: `W` is `u32`, by the module's argument.
@@ -140,7 +164,7 @@ impl<W: Word> AtomicWord<W> {
             #[cfg(loom)]
             let cell = W::atomic(value);
             #[cfg(not(loom))]
-            let cell = if W::BITS == 64 {
+            let cell = if W::BITS > 32 {
                 // SAFETY: `W::Atomic` is `AtomicU64`, by the module's argument.
                 unsafe { core::mem::transmute_copy::<u64, W::Atomic>(&value) }
             } else {

@@ -203,10 +203,17 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: FIXED_WINDOW,
+        within: "fn take(&self",
+        text: "count <= self.limit() - wanted",
+        by: "count <= self.limit()",
+        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+    },
+    Mutant {
+        file: FIXED_WINDOW,
         within: "fn elsewhere(",
         text: "if count + wanted > layout.limit()",
         by: "if false && count > 0",
-        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+        model: ("fixed_window", "wide::two_first_requests_start_one_window"),
     },
     Mutant {
         file: FIXED_WINDOW,
