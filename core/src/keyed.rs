@@ -1,19 +1,17 @@
 //! A table of limiters by key; see [`line`](crate::line) for the state, the transitions and the invariant.
 
 use core::fmt;
-use core::hash::{BuildHasher, Hash, Hasher};
-use core::ops::{Bound, Deref, RangeBounds};
+use core::hash::{BuildHasher, Hash};
+use core::ops::RangeBounds;
 use core::time::Duration;
 
 use crate::judge::Judge;
-use crate::line::{Address, Claim, Entry, Found, Held, Line, PLACES};
-use crate::settings;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::key::{Key, Keys};
+use crate::line::{Address, Found, Held, Line};
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, NativeWord};
+use crate::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::{
-    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Limiter, LimiterId, Plan, Receipt, Retry, Seed,
-    Timestamp, TokenBucket, Word,
+    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Retry, Seed, Timestamp, TokenBucket, Word,
 };
 
 /// A limiter that a [`Keyed`] table can hold in one word for each key. Sealed.
@@ -82,16 +80,8 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 /// ```
 pub struct Keyed<L, M, S = Seed, const N: usize = 1> {
     limits: [L; N],
-    lines: M,
-    hasher: S,
-    /// Nanoseconds that an entry has been as good as new before it is forgotten.
-    staleness: u64,
-    replaced: AtomicWord<NativeWord>,
-    crowded: AtomicWord<NativeWord>,
+    table: Table<M, S>,
 }
-
-/// How often a key is looked for when others keep claiming an entry for it.
-const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl<L, M, S> Keyed<L, M, S> {
     const_unless_loom! {
@@ -134,14 +124,7 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
         /// ```
         pub const fn with_limits(limits: [L; N], lines: M, hasher: S) -> Self {
             const { assert!(N >= 1 && N <= 256, "a table has 1 to 256 limits") };
-            Self {
-                limits,
-                lines,
-                hasher,
-                staleness: 1_000_000_000,
-                replaced: AtomicWord::new(0),
-                crowded: AtomicWord::new(0),
-            }
+            Self { limits, table: Table::new(lines, hasher) }
         }
     }
 
@@ -160,11 +143,7 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     /// ```
     #[must_use]
     pub const fn with_staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = match settings::staleness_nanos(Some(staleness)) {
-            Ok(Some(nanos)) => nanos,
-            Ok(None) => self.staleness,
-            Err(error) => error.refuse(),
-        };
+        self.table.set_staleness(staleness);
         self
     }
 
@@ -177,7 +156,7 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     /// assert_eq!(table.staleness(), Duration::from_secs(1));
     /// ```
     pub const fn staleness(&self) -> Duration {
-        Duration::from_nanos(self.staleness)
+        self.table.staleness()
     }
 
     /// What hashes the keys.
@@ -188,7 +167,7 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     /// assert!(table.seed().set([1, 2]).is_ok());
     /// ```
     pub const fn seed(&self) -> &S {
-        &self.hasher
+        &self.table.hasher
     }
 }
 
@@ -245,19 +224,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// assert_eq!((statistics.entries, statistics.held, statistics.live), (16, 1, 1));
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        let lines = self.lines.as_ref();
-        let mut statistics = KeyedStatistics {
-            entries: lines.len() * PLACES,
-            held: 0,
-            live: 0,
-            replaced: self.replaced.load(Relaxed),
-            crowded: self.crowded.load(Relaxed),
-        };
-        for held in lines.iter().flat_map(Line::entries).filter_map(Entry::held) {
-            statistics.held += 1;
-            statistics.live += usize::from(!self.limit(held.tag()).idle(held.state(), now).is_idle());
-        }
-        statistics
+        self.table.statistics(|_, held| !self.limit(held.tag()).idle(held.state(), now).is_idle())
     }
 
     /// Makes the entries of `lines` vacant that have been as good as new for the [staleness](Self::staleness) at `now`, and returns how many. Never needed for
@@ -274,39 +241,13 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(1), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        let from = match lines.start_bound() {
-            Bound::Included(&from) => from,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let since = self.since(now);
-        let swept =
-            self.lines.as_ref().iter().enumerate().skip(from).take_while(|(at, _)| lines.contains(at));
-        let entries = swept.flat_map(|(_, line)| line.entries());
-        entries
-            .filter(|entry| {
-                entry.held().is_some_and(|held| self.is_forgettable(held, since) && entry.vacate(held))
-            })
-            .count()
+        let since = self.table.since(now);
+        self.table.sweep(lines, |_, held| self.is_forgettable(held, since))
     }
 
     #[inline]
     fn address<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Key<'_, Self> {
-        let hash = if N == 1 {
-            self.hasher.hash_one(key)
-        } else {
-            let mut hasher = self.hasher.build_hasher();
-            hasher.write_usize(limit);
-            key.hash(&mut hasher);
-            hasher.finish()
-        };
-        let address = Address::new(hash, self.lines.as_ref().len(), limit, Self::LIMIT_BITS);
-        Key(KeyLimiter { table: self, address })
-    }
-
-    /// Who comes no later than this may have used what was forgotten.
-    fn since(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_nanos(now.as_nanos().saturating_sub(self.staleness))
+        Key::new(self, self.table.address(key, limit, Self::LIMIT_BITS))
     }
 
     /// The limit that a tag is for: every tag was made for one.
@@ -316,6 +257,10 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
 
     fn is_forgettable(&self, held: Held, since: Timestamp) -> bool {
         self.limit(held.tag()).is_forgettable(held.state(), since)
+    }
+
+    fn is_free(&self, held: Option<Held>, since: Timestamp) -> bool {
+        held.is_none_or(|held| self.is_forgettable(held, since))
     }
 
     /// Takes from an entry that is to be claimed.
@@ -332,40 +277,32 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
             Ok(taken) => taken,
             Err(denied) => return Some(Err(denied)),
         };
-        let since = self.since(now);
-        match address.claim(self.lines.as_ref(), |held| self.is_forgettable(held, since)) {
-            Claim::Made(claimed, replaced) => {
+        let since = self.table.since(now);
+        match self.table.claim(address, now, n, |_, held| self.is_free(held, since)) {
+            Ok(Some((claimed, _))) => {
                 claimed.hold(state);
-                if replaced {
-                    self.replaced.fetch_add(1, Relaxed);
-                }
                 Some(Ok(receipt))
             }
-            Claim::Raced => None,
-            Claim::Full => {
-                self.crowded.fetch_add(1, Relaxed);
-                Some(Err(Denied::Crowded { now, permits: n }))
-            }
+            Ok(None) => None,
+            Err(denied) => Some(Err(denied)),
         }
     }
-}
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M, S, N> {
     /// The state of the limiter of a key, or of one that nobody has used.
     fn state(&self, address: &Address, limit: &L, now: Timestamp) -> u64 {
-        match address.find(self.lines.as_ref()) {
+        match address.find(self.table.lines()) {
             Found::Held(_, held) => held.state(),
             Found::Claimed | Found::Nothing => limit.fresh(now),
         }
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Table for Keyed<L, M, S, N> {
+impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<L, M, S, N> {
     #[inline]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let limit = self.limit(address.tag());
         for _ in 0..ATTEMPTS {
-            match address.find(self.lines.as_ref()) {
+            match address.find(self.table.lines()) {
                 Found::Held(entry, held) => {
                     let mut seen = Some(held);
                     while let Some(held) = seen {
@@ -392,13 +329,13 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Ta
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         let limit = self.limit(address.tag());
-        let lines = self.lines.as_ref();
+        let lines = self.table.lines();
         let found = address.find(lines);
         let state = if let Found::Held(_, held) = found { held.state() } else { limit.fresh(now) };
         limit.grant(state, now, n)?;
-        let since = self.since(now);
+        let since = self.table.since(now);
         match found {
-            Found::Nothing if n > 0 && !address.has_room(lines, |held| self.is_forgettable(held, since)) => {
+            Found::Nothing if n > 0 && !address.has_room(lines, |_, held| self.is_free(held, since)) => {
                 Err(Denied::Crowded { now, permits: n })
             }
             _ => Ok(()),
@@ -407,7 +344,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Ta
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let limit = self.limit(address.tag());
-        let Found::Held(entry, held) = address.find(self.lines.as_ref()) else { return 0 };
+        let Found::Held(entry, held) = address.find(self.table.lines()) else { return 0 };
         let mut seen = Some(held);
         while let Some(held) = seen {
             let mut refunded = *receipt;
@@ -428,9 +365,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Ta
         let released = self.limit(address.tag()).released(n);
         // Permits are out, so there is an entry, and nobody else can have it.
         if released != 0
-            && let Found::Held(entry, _) = address.find(self.lines.as_ref())
+            && let Found::Held(entry, _) = address.find(self.table.lines())
         {
-            entry.release(released);
+            entry.add(released.wrapping_neg());
         }
     }
 
@@ -446,7 +383,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Ta
 
     fn retry(&self, address: &Address, denied: Denied) -> Retry {
         match denied {
-            Denied::Crowded { .. } => Retry::After(self.staleness()),
+            Denied::Crowded { .. } => self.table.retry(),
             Denied::Exhausted { now, .. } => {
                 let limit = self.limit(address.tag());
                 limit.retry(self.state(address, limit, now), denied)
@@ -460,150 +397,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> sealed::Ta
     }
 }
 
-mod sealed {
-    use super::{Address, Denied, Idle, Receipt, Retry, Timestamp};
-
-    /// A table that has a limiter for each address.
-    pub trait Table {
-        fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
-        fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
-        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
-        fn release(&self, address: &Address, n: u32);
-        fn available(&self, address: &Address, now: Timestamp) -> u64;
-        fn idle(&self, address: &Address, now: Timestamp) -> Idle;
-        fn retry(&self, address: &Address, denied: Denied) -> Retry;
-        fn capacity(&self, address: &Address) -> u64;
-    }
-}
-
 impl<L: fmt::Debug, M, S, const N: usize> fmt::Debug for Keyed<L, M, S, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed").field("limits", &self.limits).finish_non_exhaustive()
     }
-}
-
-/// The limiter of one key of a table: from [`Keyed::key`]. It borrows the table, and finds the key's entry anew at each call.
-///
-/// Points to itself, so that a [`Lease`] can hold it.
-///
-/// ```
-/// use portcullis_core::{Concurrency, Keyed, Lease, Line, Seed, Timestamp};
-///
-/// static DOWNLOADS: Keyed<Concurrency, [Line; 64]> =
-///     Keyed::new(Concurrency::new(1), [const { Line::new() }; 64], Seed::new());
-///
-/// let lease = Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1)?;
-/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_err());
-/// drop(lease);
-/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_ok());
-/// # Ok::<(), portcullis_core::Denied>(())
-/// ```
-#[derive(Debug)]
-pub struct Key<'t, T>(KeyLimiter<'t, T>);
-
-impl<T> Clone for Key<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Key<'_, T> {}
-
-impl<'t, T> Deref for Key<'t, T> {
-    type Target = KeyLimiter<'t, T>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-/// What a [`Key`] points to: the limiter itself.
-///
-/// ```
-/// use portcullis_core::{Concurrency, Keyed, Limiter, Line, Seed, Timestamp};
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
-/// let alice = *table.key("alice");
-/// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
-/// ```
-pub struct KeyLimiter<'t, T> {
-    table: &'t T,
-    address: Address,
-}
-
-impl<T> Clone for KeyLimiter<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for KeyLimiter<'_, T> {}
-
-impl<T> fmt::Debug for KeyLimiter<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KeyLimiter").field(&self.address).finish()
-    }
-}
-
-impl<T: sealed::Table> Limiter for KeyLimiter<'_, T> {
-    /// That of the key's entry.
-    fn id(&self) -> Option<LimiterId> {
-        Some(LimiterId::within(self.table, self.address.identity()))
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.table.take(&self.address, now, n)
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.table.peek(&self.address, now, n).map(|()| Plan::NONE)
-    }
-
-    /// As the limit's own type does.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.table.refund(&self.address, now, n, receipt)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.table.release(&self.address, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.table.available(&self.address, now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.table.capacity(&self.address)
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.table.idle(&self.address, now)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.table.retry(&self.address, denied)
-    }
-}
-
-/// Counts of a table: from [`Keyed::statistics_at`].
-///
-/// ```
-/// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(1_000), Seed::new());
-/// assert_eq!(table.statistics_at(Timestamp::ZERO).entries, 2_000);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyedStatistics {
-    /// The entries that there are.
-    pub entries: usize,
-    /// The entries that a key has, be its limiter as good as new.
-    pub held: usize,
-    /// The entries whose limiter is in use.
-    pub live: usize,
-    /// How often an entry went from one key to another, wrapping.
-    pub replaced: u64,
-    /// How often a key was denied because all that it could use were in use, wrapping.
-    pub crowded: u64,
 }

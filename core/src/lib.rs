@@ -67,7 +67,11 @@ mod grid;
 mod hold;
 mod judge;
 #[cfg(target_has_atomic = "64")]
+mod key;
+#[cfg(target_has_atomic = "64")]
 mod keyed;
+#[cfg(target_has_atomic = "64")]
+mod keyed_array;
 mod lattice;
 mod lease;
 mod lease_pool;
@@ -87,6 +91,8 @@ mod sliced_bucket;
 mod sliding_window;
 mod stamped;
 mod sync;
+#[cfg(target_has_atomic = "64")]
+mod table;
 mod timestamp;
 mod token_bucket;
 mod unlimited;
@@ -110,7 +116,11 @@ pub use detail::Detail;
 pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
 #[cfg(target_has_atomic = "64")]
-pub use keyed::{Key, KeyLimiter, Keyed, KeyedLimit, KeyedStatistics};
+pub use key::{Key, KeyLimiter};
+#[cfg(target_has_atomic = "64")]
+pub use keyed::{Keyed, KeyedLimit};
+#[cfg(target_has_atomic = "64")]
+pub use keyed_array::KeyedArray;
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
@@ -126,6 +136,8 @@ pub use settings::{Setting, SettingsError};
 pub use slice::{Slice, Sliceable};
 pub use sliced_bucket::SlicedBucket;
 pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
+#[cfg(target_has_atomic = "64")]
+pub use table::KeyedStatistics;
 pub use timestamp::Timestamp;
 pub use token_bucket::{TokenBucket, TokenBucketBuilder};
 pub use unlimited::Unlimited;

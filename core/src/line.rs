@@ -21,6 +21,8 @@
 //! Invariant: of the entries of a key at most one is held. Two that claim at once each write before they read, so at least one
 //! sees the other; one that claims when another holds sees it.
 
+use core::iter;
+
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
@@ -78,8 +80,9 @@ impl Line {
         (0..keys.div_ceil(PLACES / 2).max(1)).map(|_| Self::new()).collect()
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.entries.iter().map(Entry)
+    /// The entries of the line number `line`.
+    pub(crate) fn entries(&self, line: usize) -> impl Iterator<Item = Entry<'_>> {
+        self.entries.iter().enumerate().map(move |(place, word)| Entry { word, at: line * PLACES + place })
     }
 }
 
@@ -89,9 +92,17 @@ impl Default for Line {
     }
 }
 
-/// One entry, wherever it lies.
+/// The entries of all `lines`.
+pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
+    lines.iter().enumerate().flat_map(|(at, line)| line.entries(at))
+}
+
+/// One entry, and where in the table it lies.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'t>(&'t AtomicWord<u64>);
+pub(crate) struct Entry<'t> {
+    word: &'t AtomicWord<u64>,
+    pub(crate) at: usize,
+}
 
 /// A word of an entry that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +128,7 @@ impl Held {
 
 impl Entry<'_> {
     pub(crate) fn held(self) -> Option<Held> {
-        Held::of(self.0.load(Relaxed))
+        Held::of(self.word.load(Relaxed))
     }
 
     /// Changes the state from what was read.
@@ -125,21 +136,21 @@ impl Entry<'_> {
     /// Acquire: who takes a permit sees what its former holder wrote before `release`, or before this, by which permits may be given back as well.
     #[inline(always)]
     pub(crate) fn change(self, from: Held, state: u64) -> Result<(), Option<Held>> {
-        match self.0.compare_exchange_weak(from.0, from.with(state), AcqRel, Relaxed) {
+        match self.word.compare_exchange_weak(from.0, from.with(state), AcqRel, Relaxed) {
             Ok(_) => Ok(()),
             Err(newer) => Err(Held::of(newer).filter(|held| held.tag() == from.tag())),
         }
     }
 
-    /// Subtracts from the state of an entry that is in use, and so held by the same key for as long.
-    pub(crate) fn release(self, state: u64) {
-        // Release: pairs with `change`.
-        self.0.fetch_sub(state << STATE_AT, Release);
+    /// Adds to the state, wrapping, of an entry that is in use, and so held by the same key for as long.
+    pub(crate) fn add(self, state: u64) {
+        // Release: pairs with `change`, and with the claim of an entry.
+        self.word.fetch_add(state << STATE_AT, Release);
     }
 
     /// Makes an entry vacant that is as it was read.
     pub(crate) fn vacate(self, from: Held) -> bool {
-        self.0.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()
+        self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()
     }
 }
 
@@ -161,8 +172,8 @@ pub(crate) enum Found<'t> {
 
 /// What came of a claim.
 pub(crate) enum Claim<'t> {
-    /// An entry, and whether another key had it.
-    Made(Claimed<'t>, bool),
+    /// An entry, and what another key had there.
+    Made(Claimed<'t>, Option<Held>),
     /// Somebody else has claimed one for the same key.
     Raced,
     /// All entries are in use.
@@ -172,18 +183,18 @@ pub(crate) enum Claim<'t> {
 /// An entry that is claimed, and written by nobody else.
 #[must_use]
 pub(crate) struct Claimed<'t> {
-    entry: Entry<'t>,
+    pub(crate) entry: Entry<'t>,
     tag: u64,
 }
 
 impl Claimed<'_> {
     pub(crate) fn hold(self, state: u64) {
         // Release: what the claim has read of the former holder's permits comes before.
-        self.entry.0.store(state << STATE_AT | HELD | self.tag, Release);
+        self.entry.word.store(state << STATE_AT | HELD | self.tag, Release);
     }
 
     pub(crate) fn withdraw(self) {
-        self.entry.0.store(0, Release);
+        self.entry.word.store(0, Release);
     }
 }
 
@@ -217,8 +228,9 @@ impl Address {
     }
 
     fn entries<'t>(&self, lines: &'t [Line]) -> impl Iterator<Item = Entry<'t>> {
-        let second = if self.second == self.first { None } else { lines.get(self.second) };
-        lines.get(self.first).into_iter().chain(second).flat_map(Line::entries)
+        let second = (self.second != self.first).then_some(self.second);
+        let both = iter::once(self.first).chain(second);
+        both.filter_map(|at| Some((at, lines.get(at)?))).flat_map(|(at, line)| line.entries(at))
     }
 
     /// What is there. Reads the second line only if the key does not hold an entry in the first.
@@ -226,7 +238,7 @@ impl Address {
     pub(crate) fn find<'t>(&self, lines: &'t [Line]) -> Found<'t> {
         let mut found = Found::Nothing;
         for entry in self.entries(lines) {
-            let word = entry.0.load(Relaxed);
+            let word = entry.word.load(Relaxed);
             if word & TAG == self.tag {
                 match Held::of(word) {
                     Some(held) => return Found::Held(entry, held),
@@ -239,17 +251,22 @@ impl Address {
     }
 
     /// Whether a claim would find an entry.
-    pub(crate) fn has_room(&self, lines: &[Line], forgettable: impl Fn(Held) -> bool) -> bool {
-        self.entries(lines).any(|entry| is_free(entry.0.load(Relaxed), &forgettable))
+    pub(crate) fn has_room(&self, lines: &[Line], is_free: impl Fn(usize, Option<Held>) -> bool) -> bool {
+        self.entries(lines).any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
     }
 
-    /// Claims an entry that is vacant or `forgettable`, in the first line before the second.
-    pub(crate) fn claim<'t>(&self, lines: &'t [Line], forgettable: impl Fn(Held) -> bool) -> Claim<'t> {
+    /// Claims an entry that is free, vacant or held, in the first line before the second.
+    pub(crate) fn claim<'t>(
+        &self,
+        lines: &'t [Line],
+        is_free: impl Fn(usize, Option<Held>) -> bool,
+    ) -> Claim<'t> {
         for entry in self.entries(lines) {
-            let mut word = entry.0.load(Relaxed);
-            while is_free(word, &forgettable) {
-                match entry.0.compare_exchange_weak(word, self.tag, AcqRel, Relaxed) {
-                    Ok(_) => return self.confirm(lines, entry, word != 0),
+            // Acquire: pairs with `release`; what was done in the entry's use comes before it is judged.
+            let mut word = entry.word.load(Acquire);
+            while may_be_claimed(entry.at, word, &is_free) {
+                match entry.word.compare_exchange_weak(word, self.tag, AcqRel, Acquire) {
+                    Ok(_) => return self.confirm(lines, entry, Held::of(word)),
                     Err(newer) => word = newer,
                 }
             }
@@ -257,13 +274,12 @@ impl Address {
         Claim::Full
     }
 
-    fn confirm<'t>(&self, lines: &'t [Line], mine: Entry<'t>, replaced: bool) -> Claim<'t> {
+    fn confirm<'t>(&self, lines: &'t [Line], mine: Entry<'t>, replaced: Option<Held>) -> Claim<'t> {
         let claimed = Claimed { entry: mine, tag: self.tag };
         // Of two that claim at once, at least one reads what the other wrote before.
         fence(SeqCst);
-        let is_other =
-            |entry: &Entry<'_>| !core::ptr::eq(entry.0, mine.0) && entry.0.load(Acquire) & TAG == self.tag;
-        if self.entries(lines).any(|entry| is_other(&entry)) {
+        let is_same = |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
+        if self.entries(lines).any(is_same) {
             claimed.withdraw();
             return Claim::Raced;
         }
@@ -271,8 +287,9 @@ impl Address {
     }
 }
 
-fn is_free(word: u64, forgettable: impl Fn(Held) -> bool) -> bool {
-    word == 0 || Held::of(word).is_some_and(forgettable)
+fn may_be_claimed(at: usize, word: u64, is_free: impl Fn(usize, Option<Held>) -> bool) -> bool {
+    let held = Held::of(word);
+    (word == 0 || held.is_some()) && is_free(at, held)
 }
 
 /// Moves a tag's bits up: an odd number near 2^64 divided by the golden ratio.

@@ -1,0 +1,128 @@
+//! The limiter of one key, wherever in a table its entry lies.
+
+use core::fmt;
+use core::ops::Deref;
+
+use crate::line::Address;
+use crate::{Denied, Idle, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+
+/// A table that has a limiter for each address.
+pub trait Keys {
+    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
+    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
+    fn release(&self, address: &Address, n: u32);
+    fn available(&self, address: &Address, now: Timestamp) -> u64;
+    fn idle(&self, address: &Address, now: Timestamp) -> Idle;
+    fn retry(&self, address: &Address, denied: Denied) -> Retry;
+    fn capacity(&self, address: &Address) -> u64;
+}
+/// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry anew at each call.
+///
+/// Points to itself, so that a [`Lease`] can hold it.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Keyed, Lease, Line, Seed, Timestamp};
+///
+/// static DOWNLOADS: Keyed<Concurrency, [Line; 64]> =
+///     Keyed::new(Concurrency::new(1), [const { Line::new() }; 64], Seed::new());
+///
+/// let lease = Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1)?;
+/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_err());
+/// drop(lease);
+/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_ok());
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Debug)]
+pub struct Key<'t, T>(KeyLimiter<'t, T>);
+
+impl<'t, T> Key<'t, T> {
+    pub(crate) const fn new(table: &'t T, address: Address) -> Self {
+        Self(KeyLimiter { table, address })
+    }
+}
+
+impl<T> Clone for Key<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Key<'_, T> {}
+
+impl<'t, T> Deref for Key<'t, T> {
+    type Target = KeyLimiter<'t, T>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// What a [`Key`] points to: the limiter itself.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Keyed, Limiter, Line, Seed, Timestamp};
+/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// let alice = *table.key("alice");
+/// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
+/// ```
+pub struct KeyLimiter<'t, T> {
+    table: &'t T,
+    address: Address,
+}
+
+impl<T> Clone for KeyLimiter<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for KeyLimiter<'_, T> {}
+
+impl<T> fmt::Debug for KeyLimiter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyLimiter").field(&self.address).finish()
+    }
+}
+
+impl<T: Keys> Limiter for KeyLimiter<'_, T> {
+    /// That of the key's entry.
+    fn id(&self) -> Option<LimiterId> {
+        Some(LimiterId::within(self.table, self.address.identity()))
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.table.take(&self.address, now, n)
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.table.peek(&self.address, now, n).map(|()| Plan::NONE)
+    }
+
+    /// As the limit's own type does.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.table.refund(&self.address, now, n, receipt)
+    }
+
+    #[inline]
+    fn release(&self, n: u32) {
+        self.table.release(&self.address, n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.table.available(&self.address, now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.table.capacity(&self.address)
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.table.idle(&self.address, now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.table.retry(&self.address, denied)
+    }
+}

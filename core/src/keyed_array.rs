@@ -1,0 +1,358 @@
+//! A table of limiters of any type by key; see [`line`](crate::line) for how a key comes by an entry.
+//!
+//! State of an entry, above its tag, and beside it a limiter, which is never reset:
+//!
+//! ```text
+//! bits 42      16   15      7   6      0
+//! +--------------+-----------+---------+     uses: how often it was used, wrapping
+//! |     uses     |   time    |  users  |     time: of the last use, in stalenesses, wrapping
+//! +--------------+-----------+---------+     users: calls that are under way
+//! ```
+//!
+//! Transitions: a call counts itself in and notes the time, by compare-exchange; works on the limiter; and counts itself out, and
+//! the use, in one fetch-add. A claim takes an entry only from the very word that it read before it saw that the limiter was as good as
+//! new: no user, and the last use long enough ago. A use between the two changes the word.
+//!
+//! Invariant: while a call works on a limiter, its entry is held by the call's key.
+
+use core::fmt;
+use core::hash::{BuildHasher, Hash};
+use core::ops::RangeBounds;
+use core::time::Duration;
+#[cfg(feature = "std")]
+use std::boxed::Box;
+
+use crate::key::{Key, Keys};
+#[cfg(feature = "std")]
+use crate::line::PLACES;
+use crate::line::{Address, Entry, Found, Held, Line};
+use crate::sync::const_unless_loom;
+use crate::table::{ATTEMPTS, KeyedStatistics, Table};
+use crate::{Denied, Idle, Limiter, Receipt, Retry, Seed, Timestamp};
+
+/// A limiter of any type for each key, in a table of fixed size: without a lock, without allocation.
+///
+/// What [`Keyed`](crate::Keyed) is for limiters of one word, this is for all others: sliding windows, penalties, limits that can be changed,
+/// wrappers, limiters of your own. Each entry has a limiter object beside it, from `A` (`[L; 512]`, `Box<[L]>`, `Vec<L>`), eight for each line of `M`.
+/// They must all be alike, and as good as new.
+///
+/// **Bound.** Each key is granted no more than a limiter of its own would grant it, as long as a limiter's
+/// [`idle_at`](Limiter::idle_at) says the truth.
+///
+/// **Self-cleaning.** An entry is given to another key only when its limiter is idle and was so a [staleness](Self::staleness) ago, nobody is using it,
+/// and its last use was one to two stalenesses ago or longer. Limiters are never reset: one that is as good as new needs none. Otherwise as `Keyed`: a key for which
+/// there is no entry is denied, [`Denied::Crowded`].
+///
+/// **Time** has to go on for an entry to be forgotten: give a real `now`, also where the limiter itself (a concurrency limit, say) needs none.
+///
+/// **Cost.** A hash, an entry's cache line and the limiter's own; two atomic writes beside the limiter's own, also for a denial. At most 127 calls at once for
+/// one key; more are denied. Lock-free where the limiter is, as `Keyed` is.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Denied, KeyedArray, LimiterExt, Penalty, Rate, Seed, Timestamp, TokenBucket};
+///
+/// // Who asks too often is not heard for a minute.
+/// let limiter = || Penalty::new(TokenBucket::new(Rate::per_second(1), 5), Duration::from_secs(60));
+/// let users = KeyedArray::for_keys(1_000, limiter, Seed::new());
+///
+/// let alice = users.key("alice");
+/// assert!(alice.try_acquire_at(Timestamp::from_secs(1), 5).is_ok());
+/// assert!(alice.try_acquire_at(Timestamp::from_secs(1), 1).is_err());
+/// assert!(matches!(alice.try_acquire_at(Timestamp::from_secs(50), 1), Err(Denied::Penalized { .. })));
+/// assert!(users.key("bob").try_acquire_at(Timestamp::from_secs(50), 1).is_ok());
+/// ```
+pub struct KeyedArray<L, A, M, S = Seed> {
+    /// Never taken from: answers for those that have no entry.
+    fresh: L,
+    limiters: A,
+    table: Table<M, S>,
+}
+
+const USERS: u64 = (1 << 7) - 1;
+const TIME_AT: u32 = 7;
+const TIMES: u64 = (1 << 9) - 1;
+/// What a time less a later one is at least: who is late is late by less than two stalenesses.
+const EARLIER: u64 = TIMES - 1;
+/// Counts a user out, and a use.
+const USED: u64 = (1 << 16) - 1;
+
+impl<L, A, M, S> KeyedArray<L, A, M, S> {
+    const_unless_loom! {
+        /// A table with `limiters`, eight for each of `lines` (an entry without a limiter is not used), all like `fresh`, which answers for keys without an entry.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{KeyedArray, Line, Seed, SlidingWindow};
+        /// static USERS: KeyedArray<SlidingWindow<8>, [SlidingWindow<8>; 1_024], [Line; 128]> = KeyedArray::new(
+        ///     SlidingWindow::new(100, Duration::from_secs(60), 8),
+        ///     [const { SlidingWindow::new(100, Duration::from_secs(60), 8) }; 1_024],
+        ///     [const { Line::new() }; 128],
+        ///     Seed::new(),
+        /// );
+        /// ```
+        pub const fn new(fresh: L, limiters: A, lines: M, hasher: S) -> Self {
+            Self { fresh, limiters, table: Table::new(lines, hasher) }
+        }
+    }
+
+    /// How long an entry is kept for its key at least, 1 s (the default) to 292 years; see [`Keyed::with_staleness`](crate::Keyed::with_staleness).
+    ///
+    /// # Panics
+    ///
+    /// Outside of that range; in a constant or a static, that is a compile error.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(Concurrency::new(1), [const { Concurrency::new(1) }; 8], [Line::new()], Seed::new());
+    /// assert_eq!(table.with_staleness(Duration::from_secs(5)).staleness(), Duration::from_secs(5));
+    /// ```
+    #[must_use]
+    pub const fn with_staleness(mut self, staleness: Duration) -> Self {
+        self.table.set_staleness(staleness);
+        self
+    }
+
+    /// See [`with_staleness`](Self::with_staleness).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(Concurrency::new(1), [const { Concurrency::new(1) }; 8], [Line::new()], Seed::new());
+    /// assert_eq!(table.staleness(), Duration::from_secs(1));
+    /// ```
+    pub const fn staleness(&self) -> Duration {
+        self.table.staleness()
+    }
+
+    /// What hashes the keys.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(Concurrency::new(1), [const { Concurrency::new(1) }; 8], [Line::new()], Seed::new());
+    /// assert!(table.seed().set([1, 2]).is_ok());
+    /// ```
+    pub const fn seed(&self) -> &S {
+        &self.table.hasher
+    }
+}
+
+#[cfg(feature = "std")]
+impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
+    /// A table for so many keys in use at once, half full then, with limiters that `limiter` makes.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Seed, Timestamp};
+    /// let table = KeyedArray::for_keys(1_000, || Concurrency::new(1), Seed::new());
+    /// assert!(table.key("alice").try_acquire_at(Timestamp::from_secs(9), 1).is_ok());
+    /// ```
+    pub fn for_keys(keys: usize, limiter: impl Fn() -> L, hasher: S) -> Self {
+        let lines = Line::for_keys(keys);
+        Self::new(limiter(), (0..lines.len() * PLACES).map(|_| limiter()).collect(), lines, hasher)
+    }
+}
+
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, A, M, S> {
+    /// The limiter of `key`. Nothing is created before its first grant.
+    ///
+    /// # Cost
+    ///
+    /// One hash.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Line, Seed, Timestamp};
+    /// let table = KeyedArray::new(Concurrency::new(3), [const { Concurrency::new(3) }; 8], [Line::new()], Seed::new());
+    /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[inline]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, Self> {
+        Key::new(self, self.table.address(key, 0, 0))
+    }
+
+    /// Counts the entries. Reads them all, one after the other: exact if nobody changes them meanwhile.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
+    /// let table = KeyedArray::new(Concurrency::new(3), [const { Concurrency::new(3) }; 8], [Line::new()], Seed::new());
+    /// let alice = table.key("alice");
+    /// let _lease = alice.try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    /// assert_eq!(table.statistics_at(Timestamp::ZERO).live, 1);
+    /// ```
+    pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
+        self.table.statistics(|at, _| self.limiter(at).is_some_and(|limiter| !limiter.idle_at(now).is_idle()))
+    }
+
+    /// Makes the entries of `lines` vacant that could be given to another key at `now`, and returns how many; see [`Keyed::sweep_at`](crate::Keyed::sweep_at).
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
+    /// let table = KeyedArray::new(Concurrency::new(3), [const { Concurrency::new(3) }; 8], [Line::new()], Seed::new());
+    /// drop(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap());
+    /// assert_eq!(table.sweep_at(Timestamp::from_secs(2), ..), 1);
+    /// ```
+    pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
+        self.table.sweep(lines, |at, held| self.is_free(at, Some(held), now))
+    }
+
+    fn limiter(&self, at: usize) -> Option<&L> {
+        self.limiters.as_ref().get(at)
+    }
+
+    /// The limiter of a key, or one that nobody has used.
+    fn limiter_of(&self, found: &Found<'_>) -> &L {
+        let own = if let Found::Held(entry, _) = found { self.limiter(entry.at) } else { None };
+        own.unwrap_or(&self.fresh)
+    }
+
+    /// The time as an entry notes it.
+    fn time(&self, now: Timestamp) -> u64 {
+        self.table.staleness.index(now) & TIMES
+    }
+
+    /// How much later `now` is than what an entry notes; a little earlier is no later.
+    fn age(&self, held: Held, now: Timestamp) -> u64 {
+        match self.time(now).wrapping_sub(held.state() >> TIME_AT) & TIMES {
+            EARLIER.. => 0,
+            age => age,
+        }
+    }
+
+    fn is_free(&self, at: usize, held: Option<Held>, now: Timestamp) -> bool {
+        let is_unused = |held: Held| held.state() & USERS == 0 && self.age(held, now) >= 2;
+        held.is_none_or(is_unused)
+            && self.limiter(at).is_some_and(|limiter| limiter.idle_at(self.table.since(now)).is_idle())
+    }
+
+    /// Works on the limiter of an entry, counted in; `None` if the entry is not the key's any longer, or too many are at it.
+    fn within<T>(
+        &self,
+        entry: Entry<'_>,
+        held: Held,
+        now: Option<Timestamp>,
+        work: impl FnOnce(&L) -> T,
+    ) -> Option<T> {
+        let limiter = self.limiter(entry.at)?;
+        let mut seen = held;
+        loop {
+            let state = seen.state();
+            if state & USERS == USERS {
+                return None;
+            }
+            let noted = match now {
+                Some(now) if self.age(seen, now) > 0 => noted(state, self.time(now)),
+                _ => state,
+            };
+            match entry.change(seen, noted + 1) {
+                Ok(()) => break,
+                Err(Some(newer)) => seen = newer,
+                Err(None) => return None,
+            }
+        }
+        let _out = User(entry);
+        Some(work(limiter))
+    }
+}
+
+/// `state` with the time `time`.
+const fn noted(state: u64, time: u64) -> u64 {
+    (state & !(TIMES << TIME_AT)) | (time << TIME_AT)
+}
+
+/// A call that is under way on an entry's limiter, to be counted out however it ends.
+struct User<'t>(Entry<'t>);
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        self.0.add(USED);
+    }
+}
+
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {
+    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        for _ in 0..ATTEMPTS {
+            match address.find(self.table.lines()) {
+                Found::Held(entry, held) => {
+                    if let Some(taken) =
+                        self.within(entry, held, Some(now), |limiter| limiter.take_at(now, n))
+                    {
+                        return taken;
+                    }
+                }
+                Found::Claimed => core::hint::spin_loop(),
+                Found::Nothing => {
+                    self.fresh.peek_at(now, n)?;
+                    if n == 0 {
+                        return Ok(Receipt::NONE);
+                    }
+                    let claimed =
+                        self.table.claim(address, now, n, |at, held| self.is_free(at, held, now))?;
+                    if let Some((claimed, replaced)) = claimed {
+                        // One use more than the former key's last one.
+                        let before = replaced.map_or(0, Held::state) + USED + 1;
+                        let out = User(claimed.entry);
+                        claimed.hold(noted(before, self.time(now)) + 1);
+                        // Every entry that is claimed has a limiter.
+                        return match self.limiter(out.0.at) {
+                            Some(limiter) => limiter.take_at(now, n),
+                            None => Err(Denied::Crowded { now, permits: n }),
+                        };
+                    }
+                }
+            }
+        }
+        Err(Denied::Crowded { now, permits: n })
+    }
+
+    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let lines = self.table.lines();
+        let found = address.find(lines);
+        self.limiter_of(&found).peek_at(now, n)?;
+        match found {
+            Found::Nothing if n > 0 && !address.has_room(lines, |at, held| self.is_free(at, held, now)) => {
+                Err(Denied::Crowded { now, permits: n })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        let Found::Held(entry, held) = address.find(self.table.lines()) else { return 0 };
+        self.within(entry, held, Some(now), |limiter| limiter.refund_at(now, n, receipt)).unwrap_or(0)
+    }
+
+    fn release(&self, address: &Address, n: u32) {
+        // Where permits are out that come back, the limiter is in use, and nobody else can have the entry.
+        if let Found::Held(entry, held) = address.find(self.table.lines())
+            && self.within(entry, held, None, |limiter| limiter.release(n)).is_none()
+            && let Some(limiter) = self.limiter(entry.at)
+        {
+            limiter.release(n);
+        }
+    }
+
+    fn available(&self, address: &Address, now: Timestamp) -> u64 {
+        self.limiter_of(&address.find(self.table.lines())).available_at(now)
+    }
+
+    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
+        self.limiter_of(&address.find(self.table.lines())).idle_at(now)
+    }
+
+    fn retry(&self, address: &Address, denied: Denied) -> Retry {
+        match denied {
+            Denied::Crowded { .. } => self.table.retry(),
+            _ => self.limiter_of(&address.find(self.table.lines())).retry(denied),
+        }
+    }
+
+    fn capacity(&self, address: &Address) -> u64 {
+        self.limiter_of(&address.find(self.table.lines())).capacity()
+    }
+}
+
+impl<L: fmt::Debug, A, M, S> fmt::Debug for KeyedArray<L, A, M, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedArray").field("fresh", &self.fresh).finish_non_exhaustive()
+    }
+}
