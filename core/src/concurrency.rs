@@ -306,6 +306,8 @@ impl<W: Word> Limiter for Concurrency<W> {
 
 /// A state is what is out; the limit is the limiter's own.
 impl<W: Word> Judge for Concurrency<W> {
+    const RELEASES: bool = true;
+
     fn fresh(&self, _: Timestamp) -> u64 {
         0
     }
@@ -326,10 +328,6 @@ impl<W: Word> Judge for Concurrency<W> {
         state.checked_sub(n.into())
     }
 
-    fn released(&self, n: u32) -> u64 {
-        n.into()
-    }
-
     fn available(&self, state: u64, _: Timestamp) -> u64 {
         u64::from(self.limit()).saturating_sub(state)
     }
@@ -338,7 +336,7 @@ impl<W: Word> Judge for Concurrency<W> {
         if state == 0 { Idle::Now } else { Idle::InUse }
     }
 
-    fn is_forgettable(&self, state: u64, _: Timestamp) -> bool {
+    fn is_forgettable(&self, state: u64, _: Timestamp, _: Timestamp) -> bool {
         state == 0
     }
 

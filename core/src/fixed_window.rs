@@ -350,10 +350,6 @@ impl<W: Word> Judge for FixedWindow<W> {
         (end == receipt.note() && count >= n.into()).then(|| state - u64::from(n))
     }
 
-    fn released(&self, _: u32) -> u64 {
-        0
-    }
-
     fn available(&self, state: u64, now: Timestamp) -> u64 {
         self.limit() - self.layout.current(self.layout.stamp(self.grid.index(now)), state).0
     }
@@ -373,9 +369,13 @@ impl<W: Word> Judge for FixedWindow<W> {
         }
     }
 
-    fn is_forgettable(&self, state: u64, since: Timestamp) -> bool {
+    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
         // Not a window that is on, of which all was given back: who comes late may have had one before it.
-        self.layout.current(self.layout.stamp(self.grid.index(since)), state).1.is_none()
+        let position = self.grid.index(now);
+        let stamp = self.layout.stamp(position);
+        let end = self.layout.split(state).1;
+        self.layout.ahead(stamp, end).is_some()
+            && self.layout.distance(stamp, end).cast_unsigned() >= position - self.grid.index(since)
     }
 
     fn retry(&self, state: u64, denied: Denied) -> Retry {

@@ -8,6 +8,9 @@ use crate::{Denied, Idle, Receipt, Retry, Timestamp};
 /// Judges states of one word.
 #[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "there are no tables"))]
 pub trait Judge {
+    /// Whether permits come back by release, which then is a refund.
+    const RELEASES: bool = false;
+
     /// The state of one that nobody has used, seen from `now` on.
     fn fresh(&self, now: Timestamp) -> u64;
 
@@ -17,17 +20,14 @@ pub trait Judge {
     /// What `state` becomes when `n` permits of a take are given back as never taken, if they can be.
     fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64>;
 
-    /// What is to be subtracted from a state when `n` permits are released.
-    fn released(&self, n: u32) -> u64;
-
     /// The permits that could be taken.
     fn available(&self, state: u64, now: Timestamp) -> u64;
 
     /// Whether all permits are available.
     fn idle(&self, state: u64, now: Timestamp) -> Idle;
 
-    /// Whether nobody who comes at `since` or later can tell `state` from one that nobody has used.
-    fn is_forgettable(&self, state: u64, since: Timestamp) -> bool;
+    /// Whether at `now` nobody who comes as late as `since` could tell `state` from one that nobody has used.
+    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
 
     /// When to come back.
     fn retry(&self, state: u64, denied: Denied) -> Retry;

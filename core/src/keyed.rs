@@ -241,8 +241,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(1), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        let since = self.table.since(now);
-        self.table.sweep(lines, |_, held| self.is_forgettable(held, since))
+        self.table.sweep(lines, |_, held| self.is_free(Some(held), now))
     }
 
     #[inline]
@@ -255,12 +254,30 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         self.limits.get(Address::limit(tag, Self::LIMIT_BITS)).unwrap_or(&self.limits[0])
     }
 
-    fn is_forgettable(&self, held: Held, since: Timestamp) -> bool {
-        self.limit(held.tag()).is_forgettable(held.state(), since)
+    fn is_free(&self, held: Option<Held>, now: Timestamp) -> bool {
+        let since = self.table.since(now);
+        held.is_none_or(|held| self.limit(held.tag()).is_forgettable(held.state(), now, since))
     }
 
-    fn is_free(&self, held: Option<Held>, since: Timestamp) -> bool {
-        held.is_none_or(|held| self.is_forgettable(held, since))
+    fn has_room(&self, address: &Address, now: Timestamp) -> bool {
+        address.has_room(self.table.lines(), |_, held| self.is_free(held, now))
+    }
+
+    /// Changes the state of a key's entry, where it has one and `change` does.
+    fn update(&self, address: &Address, mut change: impl FnMut(u64) -> Option<u64>) -> bool {
+        let mut seen = match address.find(self.table.lines()) {
+            Found::Held(entry, held) => Some((entry, held)),
+            Found::Claimed | Found::Nothing => None,
+        };
+        while let Some((entry, held)) = seen
+            && let Some(state) = change(held.state())
+        {
+            match entry.change(held, state) {
+                Ok(()) => return true,
+                Err(newer) => seen = newer.map(|held| (entry, held)),
+            }
+        }
+        false
     }
 
     /// Takes from an entry that is to be claimed.
@@ -273,12 +290,12 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let (state, receipt) = match limit.grant(limit.fresh(now), now, n) {
-            Ok((_, receipt)) if n == 0 => return Some(Ok(receipt)),
+            Ok((_, receipt)) if n == 0 && self.has_room(address, now) => return Some(Ok(receipt)),
+            Ok(_) if n == 0 => return Some(Err(Denied::Crowded { now, permits: n })),
             Ok(taken) => taken,
             Err(denied) => return Some(Err(denied)),
         };
-        let since = self.table.since(now);
-        match self.table.claim(address, now, n, |_, held| self.is_free(held, since)) {
+        match self.table.claim(address, now, n, |_, held| self.is_free(held, now)) {
             Ok(Some((claimed, _))) => {
                 claimed.hold(state);
                 Some(Ok(receipt))
@@ -329,45 +346,39 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         let limit = self.limit(address.tag());
-        let lines = self.table.lines();
-        let found = address.find(lines);
+        let found = address.find(self.table.lines());
         let state = if let Found::Held(_, held) = found { held.state() } else { limit.fresh(now) };
         limit.grant(state, now, n)?;
-        let since = self.table.since(now);
         match found {
-            Found::Nothing if n > 0 && !address.has_room(lines, |_, held| self.is_free(held, since)) => {
-                Err(Denied::Crowded { now, permits: n })
-            }
+            Found::Nothing if !self.has_room(address, now) => Err(Denied::Crowded { now, permits: n }),
             _ => Ok(()),
         }
     }
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let limit = self.limit(address.tag());
-        let Found::Held(entry, held) = address.find(self.table.lines()) else { return 0 };
-        let mut seen = Some(held);
-        while let Some(held) = seen {
-            let mut refunded = *receipt;
-            let Some(state) = limit.refund(held.state(), now, n, &mut refunded) else { return 0 };
-            match entry.change(held, state) {
-                Ok(()) => {
-                    *receipt = refunded;
-                    return n;
-                }
-                Err(newer) => seen = newer,
-            }
+        let mut restored = *receipt;
+        let refunded = self.update(address, |state| {
+            restored = *receipt;
+            limit.refund(state, now, n, &mut restored)
+        });
+        if refunded {
+            *receipt = restored;
+            n
+        } else {
+            0
         }
-        0
     }
 
     #[inline]
     fn release(&self, address: &Address, n: u32) {
-        let released = self.limit(address.tag()).released(n);
-        // Permits are out, so there is an entry, and nobody else can have it.
-        if released != 0
-            && let Found::Held(entry, _) = address.find(self.table.lines())
-        {
-            entry.add(released.wrapping_neg());
+        if L::RELEASES {
+            let limit = self.limit(address.tag());
+            // Permits are out, so there is an entry, and nobody else can have it.
+            let mut receipt = Receipt::NONE;
+            let released =
+                self.update(address, |state| limit.refund(state, Timestamp::ZERO, n, &mut receipt));
+            debug_assert!(released, "permits were released that had not been taken");
         }
     }
 

@@ -220,8 +220,17 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
 
     fn is_free(&self, at: usize, held: Option<Held>, now: Timestamp) -> bool {
         let is_unused = |held: Held| held.state() & USERS == 0 && self.age(held, now) >= 2;
-        held.is_none_or(is_unused)
-            && self.limiter(at).is_some_and(|limiter| limiter.idle_at(self.table.since(now)).is_idle())
+        let is_idle = |limiter: &L| match limiter.idle_at(now) {
+            Idle::InUse => false,
+            Idle::Since(since) => since <= self.table.since(now),
+            // Who comes late comes after the last use.
+            Idle::Now => true,
+        };
+        held.is_none_or(is_unused) && self.limiter(at).is_some_and(is_idle)
+    }
+
+    fn has_room(&self, address: &Address, now: Timestamp) -> bool {
+        address.has_room(self.table.lines(), |at, held| self.is_free(at, held, now))
     }
 
     /// Works on the limiter of an entry, counted in; `None` if the entry is not the key's any longer, or too many are at it.
@@ -283,7 +292,12 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
                 Found::Nothing => {
                     self.fresh.peek_at(now, n)?;
                     if n == 0 {
-                        return Ok(Receipt::NONE);
+                        let room = self.has_room(address, now);
+                        return if room {
+                            Ok(Receipt::NONE)
+                        } else {
+                            Err(Denied::Crowded { now, permits: n })
+                        };
                     }
                     let claimed =
                         self.table.claim(address, now, n, |at, held| self.is_free(at, held, now))?;
@@ -305,13 +319,10 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let lines = self.table.lines();
-        let found = address.find(lines);
+        let found = address.find(self.table.lines());
         self.limiter_of(&found).peek_at(now, n)?;
         match found {
-            Found::Nothing if n > 0 && !address.has_room(lines, |at, held| self.is_free(at, held, now)) => {
-                Err(Denied::Crowded { now, permits: n })
-            }
+            Found::Nothing if !self.has_room(address, now) => Err(Denied::Crowded { now, permits: n }),
             _ => Ok(()),
         }
     }

@@ -79,10 +79,13 @@ impl Lattice {
         }
     }
 
-    /// Whether a bucket used up to `used` is full at `position`.
-    pub(crate) fn is_full(&self, position: u64, used: u64) -> bool {
-        let distance = position.wrapping_sub(used) & self.mask;
-        distance >= self.full && distance < self.behind || self.is_unlimited()
+    /// Whether a bucket used up to `used` is full at `now`, and was so at `since`, which is no later.
+    pub(crate) fn is_full_since(&self, ticks: &Grid, used: u64, now: Timestamp, since: Timestamp) -> bool {
+        let tick = ticks.index(now);
+        // By the distance of `now`: that of `since` could be taken for one after a long idle time.
+        let passed = tick.saturating_sub(ticks.index(since)).saturating_mul(self.gain);
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        self.is_unlimited() || distance < self.behind && distance >= self.full.saturating_add(passed)
     }
 
     /// The whole permits available; any number at an unlimited rate.
@@ -158,10 +161,10 @@ impl Lattice {
             return Idle::Now;
         }
         let tick = ticks.index(now);
-        if !self.is_full(self.position(tick), used) {
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        if distance < self.full || distance >= self.behind {
             return Idle::InUse;
         }
-        let distance = self.position(tick).wrapping_sub(used) & self.mask;
         match (distance - self.full).checked_div(self.gain) {
             Some(since) => Idle::Since(ticks.start(tick.saturating_sub(since)).unwrap_or(Timestamp::MAX)),
             None => Idle::Now,

@@ -202,8 +202,9 @@ where
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
-        // Not the address alone: a wrapper may lie where the limiter in it lies.
-        let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter);
+        // By the address, or by the id: limiters that find their state by a key lie anywhere.
+        let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter)
+            || self.limiter.id().is_some() && self.limiter.id() == other.limiter.id();
         match self.permits.checked_add(other.permits) {
             Some(sum) if same => {
                 self.permits = sum;

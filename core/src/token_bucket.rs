@@ -444,10 +444,6 @@ impl<W: Word> Judge for TokenBucket<W> {
         Some(restored)
     }
 
-    fn released(&self, _: u32) -> u64 {
-        0
-    }
-
     fn available(&self, state: u64, now: Timestamp) -> u64 {
         self.lattice().available(self.position(now), state)
     }
@@ -456,8 +452,8 @@ impl<W: Word> Judge for TokenBucket<W> {
         self.lattice().idle(&self.ticks, state, now)
     }
 
-    fn is_forgettable(&self, state: u64, since: Timestamp) -> bool {
-        self.lattice().is_full(self.position(since), state)
+    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
+        self.lattice().is_full_since(&self.ticks, state, now, since)
     }
 
     fn retry(&self, state: u64, denied: Denied) -> Retry {
