@@ -222,11 +222,12 @@ impl<W: Word> FixedWindow<W> {
         let end = stamp.wrapping_add(self.span.into()) & W::MASK;
         let mut state = self.state.load(Relaxed);
         loop {
-            // On a grid, a window that is on ends where one that begins now would. Any other end is further from it than the limit.
-            let count = Stamped::<W>::count(state, end);
-            let from = if count <= self.limit() - wanted {
+            // On a grid, a window that is on ends where one that begins now would. Any other end is further from it than the limit; and
+            // of one that is empty again it matters who started it.
+            let other = Stamped::<W>::count(state, end).wrapping_sub(1);
+            let from = if other < self.limit() - wanted {
                 state
-            } else if count <= self.limit() {
+            } else if other < self.limit() {
                 return Err(Denied::Exhausted { now, permits: n });
             } else {
                 let span = self.span.into();
@@ -305,7 +306,7 @@ impl<W: Word> Limiter for FixedWindow<W> {
     }
 
     /// All of them, while nobody has been granted a permit in a newer window; else none. Where windows are started by the first request, one
-    /// of which all is given back is started by the next request (which, in the same tick, may find that it ends up to a tick earlier).
+    /// of which all is given back is started by the next request.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(now, n, receipt)
     }

@@ -204,8 +204,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: FIXED_WINDOW,
         within: "fn take(&self",
-        text: "count <= self.limit() - wanted",
-        by: "count <= self.limit()",
+        text: "other < self.limit() - wanted",
+        by: "other < self.limit()",
         model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
     },
     Mutant {
