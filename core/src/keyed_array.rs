@@ -219,48 +219,69 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     }
 
     fn is_free(&self, at: usize, held: Option<Held>, now: Timestamp) -> bool {
-        let is_unused = |held: Held| held.state() & USERS == 0 && self.age(held, now) >= 2;
-        let is_idle = |limiter: &L| match limiter.idle_at(now) {
-            Idle::InUse => false,
-            Idle::Since(since) => since <= self.table.since(now),
-            // Who comes late comes after the last use.
-            Idle::Now => true,
-        };
-        held.is_none_or(is_unused) && self.limiter(at).is_some_and(is_idle)
+        let Some(limiter) = self.limiter(at) else { return false };
+        // One that is vacant has never been used, or was made vacant by this rule.
+        held.is_none_or(|held| {
+            let since = self.table.since(now);
+            let is_idle = match limiter.idle_at(now) {
+                Idle::InUse => false,
+                Idle::Since(idle) => idle <= since,
+                // Since when is not known. Who comes late comes after the last use.
+                Idle::Now => limiter.idle_at(since).is_idle(),
+            };
+            is_idle && held.state() & USERS == 0 && self.age(held, now) >= 2
+        })
     }
 
     fn has_room(&self, address: &Address, now: Timestamp) -> bool {
         address.has_room(self.table.lines(), |at, held| self.is_free(at, held, now))
     }
 
-    /// Works on the limiter of an entry, counted in; `None` if the entry is not the key's any longer, or too many are at it.
-    fn within<T>(
-        &self,
-        entry: Entry<'_>,
-        held: Held,
-        now: Option<Timestamp>,
-        work: impl FnOnce(&L) -> T,
-    ) -> Option<T> {
-        let limiter = self.limiter(entry.at)?;
+    /// Counts a call in, which is about to work on an entry's limiter.
+    fn enter<'t>(&self, entry: Entry<'t>, held: Held, now: Option<Timestamp>) -> Entered<'t> {
         let mut seen = held;
         loop {
             let state = seen.state();
             if state & USERS == USERS {
-                return None;
+                return Entered::Full;
             }
             let noted = match now {
                 Some(now) if self.age(seen, now) > 0 => noted(state, self.time(now)),
                 _ => state,
             };
             match entry.change(seen, noted + 1) {
-                Ok(()) => break,
+                Ok(()) => return Entered::As(User(entry)),
                 Err(Some(newer)) => seen = newer,
-                Err(None) => return None,
+                Err(None) => return Entered::Gone,
             }
         }
-        let _out = User(entry);
-        Some(work(limiter))
     }
+
+    /// Gives permits back to the limiter of a key, if it has one. Where permits are out that come back, it has, and nobody else can have its entry; nor
+    /// where there are too many calls to count in.
+    fn give_back<T>(
+        &self,
+        address: &Address,
+        now: Option<Timestamp>,
+        work: impl FnOnce(&L) -> T,
+    ) -> Option<T> {
+        let Found::Held(entry, held) = address.find(self.table.lines()) else { return None };
+        let _user = match self.enter(entry, held, now) {
+            Entered::As(user) => Some(user),
+            Entered::Full => None,
+            Entered::Gone => return None,
+        };
+        self.limiter(entry.at).map(work)
+    }
+}
+
+/// What came of counting a call in.
+enum Entered<'t> {
+    As(User<'t>),
+    /// Too many calls are under way.
+    Full,
+    /// The entry is not the key's any longer.
+    Gone,
 }
 
 /// `state` with the time `time`.
@@ -282,10 +303,10 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines()) {
                 Found::Held(entry, held) => {
-                    if let Some(taken) =
-                        self.within(entry, held, Some(now), |limiter| limiter.take_at(now, n))
-                    {
-                        return taken;
+                    match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
+                        (Entered::As(_user), Some(limiter)) => return limiter.take_at(now, n),
+                        (Entered::Gone, _) => {}
+                        _ => break,
                     }
                 }
                 Found::Claimed => core::hint::spin_loop(),
@@ -328,18 +349,11 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
     }
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let Found::Held(entry, held) = address.find(self.table.lines()) else { return 0 };
-        self.within(entry, held, Some(now), |limiter| limiter.refund_at(now, n, receipt)).unwrap_or(0)
+        self.give_back(address, Some(now), |limiter| limiter.refund_at(now, n, receipt)).unwrap_or(0)
     }
 
     fn release(&self, address: &Address, n: u32) {
-        // Where permits are out that come back, the limiter is in use, and nobody else can have the entry.
-        if let Found::Held(entry, held) = address.find(self.table.lines())
-            && self.within(entry, held, None, |limiter| limiter.release(n)).is_none()
-            && let Some(limiter) = self.limiter(entry.at)
-        {
-            limiter.release(n);
-        }
+        self.give_back(address, None, |limiter| limiter.release(n));
     }
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
