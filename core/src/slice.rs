@@ -64,6 +64,11 @@ use sealed::{Share, Source};
 /// });
 /// assert_eq!(LIMIT.available_at(now), 6_375, "what they had left is back; an eighth of half is settled in advance");
 /// ```
+///
+/// ```compile_fail,E0277
+/// fn is_shared_by_threads<T: Sync>() {}
+/// is_shared_by_threads::<portcullis_core::Slice<&portcullis_core::SlicedBucket>>();
+/// ```
 #[must_use = "a slice gives back what it has when it is dropped"]
 pub struct Slice<P>
 where
