@@ -159,6 +159,8 @@ fn one_line(text: &str) -> String {
 const TOKEN_BUCKET: &str = "token_bucket.rs";
 const LATTICE: &str = "lattice.rs";
 const FIXED_WINDOW: &str = "fixed_window.rs";
+const SLICED_BUCKET: &str = "sliced_bucket.rs";
+const SLICE: &str = "slice.rs";
 const SLIDING_WINDOW: &str = "sliding_window.rs";
 const CONCURRENCY: &str = "concurrency.rs";
 const LEASE_POOL: &str = "lease_pool.rs";
@@ -606,6 +608,58 @@ const MUTANTS: &[Mutant] = &[
         text: "self.pay(n.into(), epoch);",
         by: "",
         model: ("refunds", "wide::a_sliding_window_takes_back_beside_a_take"),
+    },
+    // Slices.
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn cut(&self",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return Ok(Share { size: k, have: k, until: self.end_of(held), draws: 0 })",
+        model: ("slices", "wide::a_cut_beside_takes_shares_the_burst_with_them"),
+    },
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn cut(&self",
+        text: "after.balance(after.position(held), taken).from",
+        by: "taken",
+        model: ("slices", "wide::a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room"),
+    },
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn draw(&self",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return Ok(after)",
+        model: ("slices", "wide::two_slices_that_draw_at_once_share_the_rest"),
+    },
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn draw(&self",
+        text: "rest.balance(rest.position(held), taken).from",
+        by: "taken",
+        model: ("slices", "wide::a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room"),
+    },
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn give_back(&self",
+        text: "self.word.fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed)",
+        by: "self.word.store(self.word.load(Relaxed).wrapping_sub((units << self.low).wrapping_add(share.size.into())), Relaxed)",
+        model: ("slices", "wide::a_drop_beside_a_cut_leaves_what_the_other_slice_has"),
+    },
+    // A slice may rely on what is given back.
+    Mutant {
+        file: SLICED_BUCKET,
+        within: "fn undo(&self",
+        text: "self.sliced_in(left) > 0",
+        by: "false",
+        model: ("slices", "wide::a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back"),
+    },
+    // Slices take the last permit.
+    Mutant {
+        file: SLICE,
+        within: "Source for Concurrency<W> {",
+        text: "k.saturating_add(1)",
+        by: "k",
+        model: ("slices", "wide::slices_of_a_limit_leave_one_permit_to_the_others"),
     },
     // Compositions: what was taken before a denial stays taken.
     Mutant {
