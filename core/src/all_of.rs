@@ -241,8 +241,12 @@ impl<T: Limits> AllOf<T> {
             | Denied::Crowded { now, .. }
             | Denied::Penalized { now, .. } => now,
         };
-        self.explain_at(now, denied.permits)
-            .fold(Retry::At(now), |longest, detail| longest.longer(detail.retry, now))
+        // Two keys of one table may want its last entry, which each alone would find.
+        let alone = match self.limits.get(denied.index) {
+            Some(limit) if matches!(denied.denied, Denied::Crowded { .. }) => limit.retry(denied.denied),
+            _ => Retry::At(now),
+        };
+        self.explain_at(now, denied.permits).fold(alone, |longest, detail| longest.longer(detail.retry, now))
     }
 }
 

@@ -39,6 +39,8 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 ///
 /// **Bound.** Each key is granted no more than its limit promises, however many keys come, and whoever chooses them.
 ///
+/// Each key's limiter starts full, whatever permits its settings say that a bucket starts with: as if it had been there for ever.
+///
 /// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key only when its limiter has been as good
 /// as new for the [staleness](Self::staleness): nobody can tell then. If all that a key could use (16 entries, in two lines) are in use, it
 /// is denied, [`Denied::Crowded`], and counted; it is never given a fresh one at another's cost. Reading and probing create
