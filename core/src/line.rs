@@ -80,7 +80,27 @@ impl Line {
         (0..keys.div_ceil(PLACES / 2).max(1)).map(|_| Self::new()).collect()
     }
 
+    /// The entry that is held under `tag`, in the line number `line`.
+    ///
+    /// Looks at all places without a branch. Where a key lies no processor can foresee, and one that goes astray there loses what it has done of the next
+    /// request meanwhile, most of all its hash.
+    #[inline]
+    fn find(&self, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
+        let wanted = HELD | tag;
+        let mut places = 0_u32;
+        for (place, word) in self.entries.iter().enumerate() {
+            places |= u32::from(word.load(Relaxed) & (HELD | TAG) == wanted) << place;
+        }
+        let place = places.trailing_zeros() as usize;
+        let word = self.entries.get(place)?;
+        // Once more, rather than to keep all eight.
+        let held = Held(word.load(Relaxed));
+        let entry = Entry { word, at: line * PLACES + place };
+        (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
+    }
+
     /// The entries of the line number `line`.
+    #[inline]
     pub(crate) fn entries(&self, line: usize) -> impl Iterator<Item = Entry<'_>> {
         self.entries.iter().enumerate().map(move |(place, word)| Entry { word, at: line * PLACES + place })
     }
@@ -127,8 +147,10 @@ impl Held {
 }
 
 impl Entry<'_> {
+    #[inline]
     pub(crate) fn held(self) -> Option<Held> {
-        Held::of(self.word.load(Relaxed))
+        // Acquire: pairs with `add`; what was done in the use of an entry comes before its limiter is judged.
+        Held::of(self.word.load(Acquire))
     }
 
     /// Changes the state from what was read.
@@ -158,8 +180,8 @@ impl Entry<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     first: usize,
-    second: usize,
     tag: u64,
+    lines: usize,
 }
 
 /// What is there for a key.
@@ -194,7 +216,8 @@ impl Claimed<'_> {
     }
 
     pub(crate) fn withdraw(self) {
-        self.entry.word.store(0, Release);
+        // Relaxed: the fence in `confirm` comes before, and passes on what the claim has read.
+        self.entry.word.store(0, Relaxed);
     }
 }
 
@@ -206,10 +229,13 @@ impl Address {
         // No tag is 0.
         let fingerprint = if fingerprint == 0 { 1 } else { fingerprint };
         let tag = (limit as u64) << (STATE_AT - 1 - limit_bits) | fingerprint;
-        let first = pick(hash, lines);
-        let sum = pick(tag.wrapping_mul(MIX), lines);
-        let second = if sum >= first { sum - first } else { sum + lines - first };
-        Self { first, second, tag }
+        Self { first: pick(hash, lines), tag, lines }
+    }
+
+    /// The other line. Few keys need it, so it is computed for those.
+    const fn second(&self) -> usize {
+        let sum = pick(self.tag.wrapping_mul(MIX), self.lines);
+        if sum >= self.first { sum - self.first } else { sum + self.lines - self.first }
     }
 
     pub(crate) const fn tag(&self) -> u64 {
@@ -223,19 +249,35 @@ impl Address {
 
     /// What tells two keys of a table apart that do not share an entry, as far as there is room.
     pub(crate) const fn identity(&self) -> usize {
-        let line = if self.first < self.second { self.first } else { self.second };
+        let second = self.second();
+        let line = if self.first < second { self.first } else { second };
         (self.tag as usize) ^ line << (STATE_AT - 1)
     }
 
+    #[inline]
     fn entries<'t>(&self, lines: &'t [Line]) -> impl Iterator<Item = Entry<'t>> {
-        let second = (self.second != self.first).then_some(self.second);
+        let second = Some(self.second()).filter(|second| *second != self.first);
         let both = iter::once(self.first).chain(second);
         both.filter_map(|at| Some((at, lines.get(at)?))).flat_map(|(at, line)| line.entries(at))
+    }
+
+    /// The entry that the key holds in the first line, as nearly all keys do.
+    #[inline]
+    pub(crate) fn find_near<'t>(&self, lines: &'t [Line]) -> Option<(Entry<'t>, Held)> {
+        lines.get(self.first)?.find(self.first, self.tag)
     }
 
     /// What is there. Reads the second line only if the key does not hold an entry in the first.
     #[inline]
     pub(crate) fn find<'t>(&self, lines: &'t [Line]) -> Found<'t> {
+        match self.find_near(lines) {
+            Some((entry, held)) => Found::Held(entry, held),
+            None => self.search(lines),
+        }
+    }
+
+    /// What is there, in the first line or the second.
+    fn search<'t>(&self, lines: &'t [Line]) -> Found<'t> {
         let mut found = Found::Nothing;
         for entry in self.entries(lines) {
             let word = entry.word.load(Relaxed);
@@ -262,10 +304,11 @@ impl Address {
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
         for entry in self.entries(lines) {
-            // Acquire: pairs with `release`; what was done in the entry's use comes before it is judged.
+            // Acquire: pairs with `add`; what was done in the entry's use comes before it is judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
-                match entry.word.compare_exchange_weak(word, self.tag, AcqRel, Acquire) {
+                // Relaxed: the fence in `confirm` follows.
+                match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {
                     Ok(_) => return self.confirm(lines, entry, Held::of(word)),
                     Err(newer) => word = newer,
                 }

@@ -161,6 +161,11 @@ const LATTICE: &str = "lattice.rs";
 const FIXED_WINDOW: &str = "fixed_window.rs";
 const SLICED_BUCKET: &str = "sliced_bucket.rs";
 const SLICE: &str = "slice.rs";
+const LINE: &str = "line.rs";
+const KEYED: &str = "keyed.rs";
+const KEYED_ARRAY: &str = "keyed_array.rs";
+const TABLE: &str = "table.rs";
+const SEED: &str = "seed.rs";
 const SLIDING_WINDOW: &str = "sliding_window.rs";
 const CONCURRENCY: &str = "concurrency.rs";
 const LEASE_POOL: &str = "lease_pool.rs";
@@ -660,6 +665,224 @@ const MUTANTS: &[Mutant] = &[
         text: "k.saturating_add(1)",
         by: "k",
         model: ("slices", "wide::slices_of_a_limit_leave_one_permit_to_the_others"),
+    },
+    // The keyed table.
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "fence(SeqCst);",
+        by: "",
+        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+    },
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "fence(SeqCst);",
+        by: "fence(AcqRel);",
+        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+    },
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        model: ("keyed", "one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn change(",
+        text: "AcqRel, Relaxed)",
+        by: "Release, Relaxed)",
+        model: ("keyed", "a_release_finds_the_entry_that_its_key_has_moved_to"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn change(",
+        text: "AcqRel, Relaxed)",
+        by: "Release, Relaxed)",
+        model: ("keyed", "a_permit_of_a_key_guards_data"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn change(",
+        text: "AcqRel, Relaxed)",
+        by: "Acquire, Relaxed)",
+        model: ("keyed", "one_who_takes_what_was_given_back_sees_what_its_holder_wrote"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn hold(",
+        text: "Release);",
+        by: "Relaxed);",
+        model: ("keyed", "a_release_finds_the_entry_that_another_thread_has_moved_its_key_to"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn hold(",
+        text: "Release);",
+        by: "Relaxed);",
+        model: ("keyed", "one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote"),
+    },
+    // Two entries of one key.
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "if self.entries(lines)",
+        by: "if false && self.entries(lines)",
+        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+    },
+    // The second line is not read again, or the first one is not.
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "self.entries(lines).any",
+        by: "self.entries(lines).take(PLACES).any",
+        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+    },
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "self.entries(lines).any",
+        by: "self.entries(lines).skip(PLACES).any",
+        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+    },
+    // Who claims at the same time is not seen, or who holds is not.
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "& TAG == self.tag",
+        by: "& (HELD | TAG) == (HELD | self.tag)",
+        model: ("keyed", "two_first_takes_that_find_different_entries_free_share_one"),
+    },
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "& TAG == self.tag",
+        by: "& (HELD | TAG) == self.tag",
+        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+    },
+    // An entry stays claimed for ever.
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "claimed.withdraw();",
+        by: "let _ = claimed;",
+        model: (
+            "keyed",
+            "a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_replaced",
+        ),
+    },
+    // A key takes from the entry of the one that has replaced it.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn change(",
+        text: ".filter(|held| held.tag() == from.tag())",
+        by: "",
+        model: ("keyed", "permits_that_are_out_keep_their_entry"),
+    },
+    // A lost exchange is taken for a grant.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn change(",
+        text: "Err(newer) =>",
+        by: "Err(newer) if newer == 0 => Ok(()),\n            Err(newer) =>",
+        model: ("keyed", "a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit"),
+    },
+    // A sweep takes away what is in use.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn vacate(",
+        text: "self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()",
+        by: "{ let _ = from; self.word.store(0, Relaxed); true }",
+        model: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
+    },
+    // Two keys claim one entry.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn claim<",
+        text: "match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {",
+        by: "match { entry.word.store(self.tag, Release); Ok::<u64, u64>(word) } {",
+        model: ("keyed", "two_keys_that_claim_the_last_entry_do_not_share_it"),
+    },
+    // What is only claimed is taken from.
+    Mutant {
+        file: LINE,
+        within: "const fn of(word",
+        text: "if word & HELD == 0 { None } else { Some(Self(word)) }",
+        by: "if word == 0 { None } else { Some(Self(word)) }",
+        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+    },
+    Mutant {
+        file: KEYED,
+        within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
+        text: "entry.change(held, state).is_ok()",
+        by: "{ let _ = entry.change(held, state); true }",
+        model: ("keyed", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
+    },
+    Mutant {
+        file: TABLE,
+        within: "pub(crate) fn sweep",
+        text: "entry.vacate(held)",
+        by: "entry.vacate(entry.held().unwrap_or(held))",
+        model: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
+    },
+    // Two seeds.
+    Mutant {
+        file: SEED,
+        within: "fn fix(",
+        text: "if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {",
+        by: "if { self.parts[at].store(part, Relaxed); true } {",
+        model: ("keyed", "all_hashes_are_under_one_seed"),
+    },
+    Mutant {
+        file: SEED,
+        within: "pub fn set(",
+        text: "mine &= ",
+        by: "mine = ",
+        model: ("keyed", "one_of_two_who_set_a_seed_has_set_it_or_none"),
+    },
+    // The keyed array.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn add(",
+        text: "Release);",
+        by: "Relaxed);",
+        model: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn claim<",
+        text: "entry.word.load(Acquire)",
+        by: "entry.word.load(Relaxed)",
+        model: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn claim<",
+        text: "Relaxed, Acquire)",
+        by: "Relaxed, Relaxed)",
+        model: ("keyed_array", "a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn held(",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        model: ("keyed_array", "a_sweep_sees_what_a_use_has_made_of_the_limiter"),
+    },
+    Mutant {
+        file: KEYED_ARRAY,
+        within: "const USED: u64",
+        text: "(1 << 16) - 1",
+        by: "(1 << 43) - 1",
+        model: ("keyed_array", "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same"),
+    },
+    Mutant {
+        file: KEYED_ARRAY,
+        within: "fn is_free(",
+        text: "held.state() & USERS == 0",
+        by: "true",
+        model: ("keyed_array", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
     },
     // Compositions: what was taken before a denial stays taken.
     Mutant {

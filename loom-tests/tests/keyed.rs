@@ -1,0 +1,524 @@
+//! The keyed table: a claim is provisional until both lines have been read again behind a fence, an entry that is held changes as a whole word.
+//!
+//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own hashes, so that each model
+//! says which line a key prefers, and which of the keys are one to the table.
+#![cfg(loom)]
+
+use core::hash::{BuildHasher, BuildHasherDefault, Hasher};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use portcullis_core::{
+    Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed, Timestamp,
+    TokenBucket,
+};
+use portcullis_loom::{Witness, at, explore, explore_within, join, spawn, take, turn};
+
+type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
+type Buckets = Table<TokenBucket<KeyedWord>>;
+type Permits = Table<Concurrency>;
+
+/// Hashes a number to itself.
+#[derive(Default)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys are numbers");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A key that prefers the first line, or of two the second one, and has a tag by which it may use both.
+const fn key(line: u64, tag: u64) -> u64 {
+    line << 63 | tag
+}
+
+const A: u64 = key(0, 1);
+/// The same key to the table, with the lines in the other order.
+const A_BACK: u64 = key(1, 1);
+const B: u64 = key(0, 3);
+const C: u64 = key(0, 6);
+/// More than there are entries.
+const STRANGERS: [u64; 5] = [key(0, 8), key(0, 9), key(0, 11), key(0, 14), key(0, 16)];
+
+fn table<L: KeyedLimit>(limit: L, lines: usize) -> Table<L> {
+    let lines = (0..lines).map(|_| Line::new()).collect();
+    Keyed::new(limit, lines, BuildHasherDefault::default())
+}
+
+/// Token buckets that get a permit back each second.
+fn buckets(burst: u64, lines: usize) -> Arc<Buckets> {
+    Arc::new(table(TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap(), lines))
+}
+
+fn permits(limit: u32, lines: usize) -> Arc<Permits> {
+    Arc::new(table(Concurrency::new(limit), lines))
+}
+
+/// Permits, and data that those of `A` guard.
+fn guard(limit: u32, lines: usize) -> Arc<(Permits, Witness)> {
+    Arc::new((table(Concurrency::new(limit), lines), Witness::new()))
+}
+
+/// Takes `n` permits of `key` for good; returns how many that were.
+fn grant<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
+    take(&*table.key(&key), now, n)
+}
+
+fn available<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp) -> u64 {
+    table.key(&key).available_at(now)
+}
+
+fn release(table: &Permits, key: u64, n: u32) {
+    turn();
+    table.key(&key).release(n);
+}
+
+/// Writes if it gets all permits of `A`, gives them back, and forgets the entry.
+fn writes_with_all_permits((table, data): &(Permits, Witness), all: u32) {
+    if grant(table, A, at(5), all) > 0 {
+        data.write();
+        release(table, A, all);
+        turn();
+        table.sweep_at(at(5), ..);
+    }
+}
+
+/// Of a burst of `burst`, `key` has taken `taken`: nothing is lost, and nothing is there twice.
+fn has_taken<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, taken: u64, burst: u64) {
+    assert!(taken <= burst, "{taken} of {burst}");
+    assert_eq!(available(table, key, now), burst - taken);
+    let rest = u32::try_from(burst - taken).unwrap();
+    if rest > 0 {
+        assert_eq!(grant(table, key, now, rest), rest.into());
+    }
+    assert_eq!(grant(table, key, now, 1), 0);
+}
+
+/// Each of `keys` keys holds one entry at most, and strangers find room in all the others: none is left claimed.
+fn has_an_entry_each<L: KeyedLimit>(table: &Table<L>, now: Timestamp, keys: usize) {
+    let before = table.statistics_at(now);
+    assert!(before.held <= keys, "{} entries for {keys} keys", before.held);
+    let room = before.entries - before.live;
+    let strangers = STRANGERS.iter().map(|&stranger| grant(table, stranger, now, 1)).sum::<u64>();
+    assert_eq!(strangers, room as u64);
+    let after = table.statistics_at(now);
+    assert_eq!((after.held, after.live), (after.entries, after.entries));
+}
+
+#[test]
+fn two_first_takes_of_a_key_share_one_entry() {
+    explore(|| {
+        let table = buckets(2, 1);
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = grant(&table, A, at(5), 1);
+        has_taken(&table, A, at(5), join(first) + second, 2);
+        has_an_entry_each(&table, at(5), 1);
+    });
+}
+
+#[test]
+fn three_first_takes_of_a_key_share_one_entry() {
+    explore_within(2, || {
+        let table = buckets(2, 1);
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = spawn(&table, |table| grant(table, A, at(5), 1));
+        let third = grant(&table, A, at(5), 1);
+        has_taken(&table, A, at(5), join(first) + join(second) + third, 2);
+        has_an_entry_each(&table, at(5), 1);
+    });
+}
+
+#[test]
+fn two_first_takes_that_prefer_different_lines_share_one_entry() {
+    explore(|| {
+        let table = buckets(1, 2);
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = grant(&table, A_BACK, at(5), 1);
+        has_taken(&table, A, at(5), join(first) + second, 1);
+        has_an_entry_each(&table, at(5), 1);
+    });
+}
+
+#[test]
+fn two_first_takes_that_find_different_entries_free_share_one() {
+    explore(|| {
+        let table = permits(1, 1);
+        assert_eq!(grant(&table, C, at(5), 1), 1);
+        // The first entry is free for whoever comes late.
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = spawn(&table, |table| grant(table, A, at(5), 1));
+        release(&table, C, 1);
+        has_taken(&table, A, at(5), join(first) + join(second), 1);
+        has_an_entry_each(&table, at(5), 2);
+    });
+}
+
+#[test]
+fn a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_replaced() {
+    explore_within(2, || {
+        let table = buckets(1, 2);
+        assert_eq!(grant(&table, C, at(5), 1), 1);
+        let first = spawn(&table, |table| grant(table, A, at(20), 1));
+        let second = spawn(&table, |table| grant(table, A_BACK, at(20), 1));
+        let c = grant(&table, C, at(20), 1);
+        has_taken(&table, A, at(20), join(first) + join(second), 1);
+        has_taken(&table, C, at(20), c, 1);
+        has_an_entry_each(&table, at(20), 2);
+    });
+}
+
+#[test]
+fn two_keys_that_claim_the_last_entry_do_not_share_it() {
+    explore(|| {
+        let table = buckets(1, 1);
+        assert_eq!(grant(&table, C, at(5), 1), 1);
+        let a = spawn(&table, |table| grant(table, A, at(5), 1));
+        let b = grant(&table, B, at(5), 1);
+        assert_eq!(join(a) + b, 1, "one has the entry, and the other one none");
+        has_an_entry_each(&table, at(5), 2);
+    });
+}
+
+#[test]
+fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
+    explore(|| {
+        let table = buckets(1, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        assert_eq!(grant(&table, C, at(5), 1), 1);
+        assert_eq!(grant(&table, C, at(20), 1), 1);
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        let a = grant(&table, A, at(20), 1);
+        let b = join(b);
+        assert_eq!(a + b, 1);
+        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1 - a, 1 - b, 0]);
+        has_an_entry_each(&table, at(20), 2);
+    });
+}
+
+#[test]
+fn a_key_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() {
+    explore(|| {
+        let table = buckets(1, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        let first = spawn(&table, |table| grant(table, A, at(20), 1));
+        let second = grant(&table, A, at(20), 1);
+        let taken = join(first) + second;
+        assert_eq!(join(b), 1, "there is room for both");
+        has_taken(&table, A, at(20), taken, 1);
+        has_an_entry_each(&table, at(20), 2);
+    });
+}
+
+#[test]
+fn a_key_with_two_lines_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() {
+    explore(|| {
+        let table = buckets(1, 2);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        let first = spawn(&table, |table| grant(table, A, at(20), 1));
+        let second = grant(&table, A_BACK, at(20), 1);
+        let taken = join(first) + second;
+        assert_eq!(join(b), 1, "there is room for both");
+        has_taken(&table, A, at(20), taken, 1);
+        has_an_entry_each(&table, at(20), 2);
+    });
+}
+
+#[test]
+fn permits_that_are_out_keep_their_entry() {
+    explore(|| {
+        let table = permits(2, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        assert_eq!(grant(&table, C, at(5), 1), 1);
+        let a = spawn(&table, |table| grant(table, A, at(5), 1));
+        let b = spawn(&table, |table| grant(table, B, at(5), 1));
+        release(&table, A, 1);
+        let (a, b) = (join(a), join(b));
+        assert_eq!(a + b, 1, "the entry is in use by one of the two");
+        let out = [A, B, C].map(|key| 2 - available(&table, key, at(5)));
+        assert_eq!(out, [a, b, 1]);
+        has_an_entry_each(&table, at(5), 2);
+    });
+}
+
+#[test]
+fn a_release_beside_a_claim_for_the_same_key_gives_back_what_was_taken() {
+    explore(|| {
+        let table = permits(2, 2);
+        let passing = spawn(&table, |table| {
+            let taken = grant(table, A, at(5), 1);
+            if taken > 0 {
+                release(table, A, 1);
+            }
+        });
+        let taken = grant(&table, A_BACK, at(5), 1);
+        join(passing);
+        has_taken(&table, A, at(5), taken, 2);
+        release(&table, A_BACK, 2);
+        assert_eq!(table.statistics_at(at(5)).live, 0);
+        has_an_entry_each(&table, at(5), 1);
+    });
+}
+
+#[test]
+fn a_release_finds_the_entry_that_its_key_has_moved_to() {
+    explore(|| {
+        let table = permits(1, 1);
+        let moving = spawn(&table, |table| {
+            if grant(table, A, at(5), 1) > 0 {
+                release(table, A, 1);
+            }
+            // In the place of A, if nobody uses it at this moment; then A comes by the other entry.
+            let b = grant(table, B, at(5), 1);
+            if grant(table, A, at(5), 1) > 0 {
+                release(table, A, 1);
+            }
+            b
+        });
+        if grant(&table, A, at(5), 1) > 0 {
+            release(&table, A, 1);
+        }
+        let b = join(moving);
+        assert_eq!(available(&table, B, at(5)), 1 - b);
+        has_taken(&table, A, at(5), 0, 1);
+        has_an_entry_each(&table, at(5), 2);
+    });
+}
+
+#[test]
+fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
+    explore_within(1, || {
+        // One after the other, without any order of memory.
+        let shared = Arc::new((table::<Concurrency>(Concurrency::new(2), 2), AtomicU64::new(0)));
+        let before = spawn(&shared, |(table, step)| {
+            assert_eq!(grant(table, A, at(5), 1), 1);
+            release(table, A, 1);
+            step.store(1, Relaxed);
+            // In the place of A, if nobody uses it at this moment.
+            grant(table, B, at(5), 1)
+        });
+        let meanwhile = spawn(&shared, |(table, step)| {
+            if step.load(Relaxed) < 1 {
+                return 0;
+            }
+            let taken = grant(table, A_BACK, at(5), 1);
+            step.store(2, Relaxed);
+            taken
+        });
+        let after = spawn(&shared, |(table, step)| {
+            if step.load(Relaxed) == 2 && grant(table, A, at(5), 1) > 0 {
+                release(table, A, 1);
+            }
+        });
+        let (b, taken) = (join(before), join(meanwhile));
+        join(after);
+        let table = &shared.0;
+        assert_eq!(available(table, B, at(5)), 2 - b);
+        has_taken(table, A, at(5), taken, 2);
+        has_an_entry_each(table, at(5), 2);
+    });
+}
+
+#[test]
+fn a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit() {
+    explore(|| {
+        let table = buckets(1, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let first = spawn(&table, |table| grant(table, A, at(20), 1));
+        let second = spawn(&table, |table| grant(table, A, at(20), 1));
+        turn();
+        assert!(table.sweep_at(at(20), ..) <= 1);
+        has_taken(&table, A, at(20), join(first) + join(second), 1);
+        has_an_entry_each(&table, at(20), 1);
+    });
+}
+
+#[test]
+fn a_sweep_beside_a_take_leaves_what_is_in_use() {
+    explore(|| {
+        let table = permits(1, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        release(&table, A, 1);
+        let a = spawn(&table, |table| grant(table, A, at(5), 1));
+        turn();
+        let swept = table.sweep_at(at(5), ..);
+        assert!(swept <= 1);
+        assert_eq!(join(a), 1);
+        has_taken(&table, A, at(5), 1, 1);
+        release(&table, A, 1);
+        assert_eq!(table.sweep_at(at(5), ..), 1);
+        has_an_entry_each(&table, at(5), 0);
+    });
+}
+
+#[test]
+fn a_permit_of_a_key_guards_data() {
+    explore(|| {
+        let guard = guard(1, 2);
+        let visit = |(table, data): &(Permits, Witness), key: u64| {
+            turn();
+            let lease = Lease::try_acquire_at(table.key(&key), at(5), 1);
+            if lease.is_ok() {
+                data.write();
+                turn();
+            }
+        };
+        let other = spawn(&guard, move |guard| visit(guard, A_BACK));
+        visit(&guard, A);
+        join(other);
+        has_taken(&guard.0, A, at(5), 0, 1);
+        has_an_entry_each(&guard.0, at(5), 1);
+    });
+}
+
+#[test]
+fn one_who_takes_what_was_given_back_sees_what_its_holder_wrote() {
+    explore(|| {
+        let guard = guard(1, 1);
+        assert_eq!(grant(&guard.0, A, at(5), 1), 1);
+        let next = spawn(&guard, |(table, data)| {
+            let taken = grant(table, A, at(5), 1);
+            if taken > 0 {
+                data.write();
+            }
+            taken
+        });
+        let (table, data) = &*guard;
+        data.write();
+        turn();
+        let mut receipt = Receipt::NONE;
+        assert_eq!(table.key(&A).refund_at(at(5), 1, &mut receipt), 1);
+        has_taken(table, A, at(5), join(next), 1);
+    });
+}
+
+#[test]
+fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_another_key_has_the_entry() {
+    explore(|| {
+        let guard = guard(1, 1);
+        assert_eq!(grant(&guard.0, A, at(5), 1), 1);
+        let next = spawn(&guard, |(table, data)| {
+            let b = grant(table, B, at(5), 1);
+            let a = grant(table, A, at(5), 1);
+            if a > 0 {
+                data.write();
+            }
+            (a, b)
+        });
+        let (table, data) = &*guard;
+        data.write();
+        release(table, A, 1);
+        let (a, b) = join(next);
+        assert_eq!((available(table, A, at(5)), available(table, B, at(5))), (1 - a, 1 - b));
+        has_an_entry_each(table, at(5), 2);
+    });
+}
+
+#[test]
+fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant() {
+    explore(|| {
+        let guard = guard(1, 2);
+        let last = spawn(&guard, |guard| writes_with_all_permits(guard, 1));
+        let (table, data) = &*guard;
+        let taken = grant(table, A_BACK, at(5), 1);
+        if taken > 0 {
+            data.write();
+        }
+        join(last);
+        has_taken(table, A, at(5), taken, 1);
+        has_an_entry_each(table, at(5), 1);
+    });
+}
+
+#[test]
+fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_a_claim_was_withdrawn() {
+    explore_within(2, || {
+        let guard = guard(1, 2);
+        assert_eq!(grant(&guard.0, C, at(5), 1), 1);
+        let first = spawn(&guard, |(table, data)| {
+            data.write();
+            release(table, C, 1);
+            grant(table, A, at(5), 1)
+        });
+        let second = spawn(&guard, |(table, _)| grant(table, A_BACK, at(5), 1));
+        let (table, data) = &*guard;
+        let taken = grant(table, C, at(5), 1);
+        if taken > 0 {
+            data.write();
+        }
+        has_taken(table, A, at(5), join(first) + join(second), 1);
+        has_taken(table, C, at(5), taken, 1);
+        has_an_entry_each(table, at(5), 2);
+    });
+}
+
+#[test]
+fn one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote() {
+    explore_within(1, || {
+        let guard = guard(2, 2);
+        let last = spawn(&guard, |guard| writes_with_all_permits(guard, 2));
+        let reads = |(table, data): &(Permits, Witness), key| {
+            let taken = grant(table, key, at(5), 1);
+            if taken > 0 {
+                data.read();
+            }
+            taken
+        };
+        let anew = spawn(&guard, move |guard| reads(guard, A_BACK));
+        let taken = reads(&guard, A);
+        join(last);
+        has_taken(&guard.0, A, at(5), join(anew) + taken, 2);
+        has_an_entry_each(&guard.0, at(5), 1);
+    });
+}
+
+#[test]
+fn all_hashes_are_under_one_seed() {
+    explore(|| {
+        let seed = Arc::new(Seed::new());
+        let set = spawn(&seed, |seed| seed.set([1, 2]).is_ok());
+        let hashes = spawn(&seed, |seed| {
+            let first = seed.hash_one(7_u64);
+            turn();
+            [first, seed.hash_one(7_u64)]
+        });
+        turn();
+        let hash = seed.hash_one(7_u64);
+        assert_eq!(join(hashes), [hash; 2]);
+        let chosen = Seed::new();
+        chosen.set([1, 2]).unwrap();
+        if join(set) {
+            assert_eq!(hash, chosen.hash_one(7_u64));
+            assert_ne!(hash, Seed::new().hash_one(7_u64));
+        }
+        assert!(seed.set([1, 2]).is_err());
+        assert_eq!(seed.hash_one(7_u64), hash);
+    });
+}
+
+#[test]
+fn one_of_two_who_set_a_seed_has_set_it_or_none() {
+    explore(|| {
+        let seed = Arc::new(Seed::new());
+        let other = spawn(&seed, |seed| seed.set([3, 4]).is_ok());
+        turn();
+        let mine = seed.set([1, 2]).is_ok();
+        let other = join(other);
+        assert!(!(mine && other));
+        for (set, parts) in [(mine, [1, 2]), (other, [3, 4])] {
+            let chosen = Seed::new();
+            chosen.set(parts).unwrap();
+            assert_eq!(seed.hash_one(7_u64) == chosen.hash_one(7_u64), set);
+        }
+    });
+}

@@ -1,0 +1,331 @@
+//! The table of limiters beside entries: a call is counted in before it works on a limiter, and a claim takes only the very word that it has judged.
+//!
+//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own hashes. `C` has one of the two entries, where there is
+//! to be room for but one.
+#![cfg(loom)]
+
+use core::hash::{BuildHasherDefault, Hasher};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use portcullis_core::{
+    Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Receipt, Retry, Timestamp,
+};
+use portcullis_loom::{Witness, at, explore, explore_within, join, spawn, take, turn};
+
+type Table<L> = KeyedArray<L, Vec<L>, Vec<Line>, BuildHasherDefault<Itself>>;
+
+/// Hashes a number to itself.
+#[derive(Default)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys are numbers");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+const A: u64 = 1;
+/// The same key to the table, with the lines in the other order.
+const A_BACK: u64 = 1 << 63 | A;
+const B: u64 = 3;
+const C: u64 = 6;
+
+/// A limiter that a request for two blows, for ever, and that orders nothing by itself: not even whether it is blown.
+struct Fuse(AtomicBool);
+
+impl Limiter for Fuse {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let was_blown = if n == 2 { self.0.swap(true, Relaxed) } else { self.0.load(Relaxed) };
+        if was_blown { Err(Denied::Exhausted { now, permits: n }) } else { Ok(Receipt::NONE) }
+    }
+
+    fn available_at(&self, _: Timestamp) -> u64 {
+        if self.0.load(Relaxed) { 0 } else { 2 }
+    }
+
+    fn idle_at(&self, _: Timestamp) -> Idle {
+        if self.0.load(Relaxed) { Idle::InUse } else { Idle::Since(Timestamp::ZERO) }
+    }
+
+    fn retry(&self, _: Denied) -> Retry {
+        Retry::Never
+    }
+}
+
+/// A single permit that orders nothing by itself.
+struct Slot(AtomicBool);
+
+impl Limiter for Slot {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let was_taken = self.0.swap(true, Relaxed);
+        if was_taken { Err(Denied::Exhausted { now, permits: n }) } else { Ok(Receipt::NONE) }
+    }
+
+    fn release(&self, _: u32) {
+        self.0.store(false, Relaxed);
+    }
+
+    fn available_at(&self, _: Timestamp) -> u64 {
+        u64::from(!self.0.load(Relaxed))
+    }
+
+    fn idle_at(&self, _: Timestamp) -> Idle {
+        if self.0.load(Relaxed) { Idle::InUse } else { Idle::Since(Timestamp::ZERO) }
+    }
+
+    fn retry(&self, _: Denied) -> Retry {
+        Retry::OnRelease
+    }
+}
+
+fn table<L>(limiter: impl Fn() -> L, lines: usize) -> Table<L> {
+    let limiters = (0..2 * lines).map(|_| limiter()).collect();
+    let lines = (0..lines).map(|_| Line::new()).collect();
+    KeyedArray::new(limiter(), limiters, lines, BuildHasherDefault::default())
+}
+
+fn permits(limit: u32, lines: usize) -> Arc<Table<Concurrency>> {
+    Arc::new(table(|| Concurrency::new(limit), lines))
+}
+
+fn fuses(lines: usize) -> Arc<Table<Fuse>> {
+    Arc::new(table(|| Fuse(AtomicBool::new(false)), lines))
+}
+
+/// Takes `n` permits of `key` for good; returns how many that were.
+fn grant<L: Limiter>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
+    take(&*table.key(&key), now, n)
+}
+
+fn available<L: Limiter>(table: &Table<L>, key: u64, now: Timestamp) -> u64 {
+    table.key(&key).available_at(now)
+}
+
+fn release(table: &Table<Concurrency>, key: u64, n: u32) {
+    turn();
+    table.key(&key).release(n);
+}
+
+/// Takes a permit and gives it back, if there is one.
+fn pass(table: &Table<Concurrency>, key: u64, now: Timestamp) {
+    turn();
+    drop(Lease::try_acquire_at(table.key(&key), now, 1));
+}
+
+/// Each of `keys` keys holds one entry at most.
+fn has_an_entry_each<L: Limiter>(table: &Table<L>, now: Timestamp, keys: usize) {
+    let statistics = table.statistics_at(now);
+    assert!(statistics.held <= keys, "{} entries for {keys} keys", statistics.held);
+}
+
+/// Nobody is counted in, and nothing is out: all entries that are held can be had.
+fn is_at_rest(table: &Table<Concurrency>, now: Timestamp) {
+    let statistics = table.statistics_at(now);
+    assert_eq!(statistics.live, 0);
+    assert_eq!(table.sweep_at(now, ..), statistics.held);
+    assert_eq!(table.statistics_at(now).held, 0);
+}
+
+#[test]
+fn two_first_takes_of_a_key_share_one_entry() {
+    explore(|| {
+        let table = permits(2, 1);
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = grant(&table, A, at(5), 1);
+        let taken = join(first) + second;
+        assert!(taken >= 1, "one of them has a claim");
+        assert_eq!(available(&table, A, at(5)), 2 - taken);
+        has_an_entry_each(&table, at(5), 1);
+        release(&table, A, taken as u32);
+        is_at_rest(&table, at(9));
+    });
+}
+
+#[test]
+fn two_first_takes_that_prefer_different_lines_share_one_entry() {
+    explore(|| {
+        let table = permits(1, 2);
+        let first = spawn(&table, |table| grant(table, A, at(5), 1));
+        let second = grant(&table, A_BACK, at(5), 1);
+        let taken = join(first) + second;
+        // Each may see the other's claim, and withdraw.
+        assert!(taken <= 1);
+        assert_eq!(available(&table, A, at(5)), 1 - taken);
+        has_an_entry_each(&table, at(5), 1);
+        release(&table, A, taken as u32);
+        is_at_rest(&table, at(9));
+    });
+}
+
+#[test]
+fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
+    explore(|| {
+        let table = permits(1, 1);
+        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        release(&table, A, 1);
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        let a = grant(&table, A, at(20), 1);
+        let b = join(b);
+        assert_eq!(a + b, 1, "never both, and never none");
+        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1 - a, 1 - b, 0]);
+        release(&table, if a > 0 { A } else { B }, 1);
+        release(&table, C, 1);
+        is_at_rest(&table, at(29));
+    });
+}
+
+#[test]
+fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
+    explore(|| {
+        let table = permits(1, 1);
+        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        release(&table, A, 1);
+        let b = spawn(&table, |table| grant(table, B, at(5 + 509), 1));
+        // As far ahead as the time that an entry notes can tell: it stays.
+        let a = grant(&table, A, at(5 + 510), 1);
+        let b = join(b);
+        assert_eq!(a + b, 1);
+        assert_eq!([A, B, C].map(|key| available(&table, key, at(5 + 510))), [1 - a, 1 - b, 0]);
+    });
+}
+
+#[test]
+fn two_uses_beside_a_claim_of_their_entry_take_no_more_than_the_limit() {
+    explore_within(2, || {
+        let table = permits(1, 1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        release(&table, A, 1);
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        let first = spawn(&table, |table| grant(table, A, at(20), 1));
+        let second = grant(&table, A, at(20), 1);
+        let taken = join(first) + second;
+        assert_eq!(join(b), 1, "there is room for both");
+        assert!(taken <= 1);
+        assert_eq!(available(&table, A, at(20)), 1 - taken);
+        has_an_entry_each(&table, at(20), 2);
+    });
+}
+
+#[test]
+fn a_release_beside_a_claim_gives_back_to_its_own_key() {
+    explore(|| {
+        let table = permits(1, 1);
+        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        let b = spawn(&table, |table| grant(table, B, at(20), 1));
+        release(&table, A, 1);
+        let b = join(b);
+        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1, 1 - b, 0]);
+        if b > 0 {
+            release(&table, B, 1);
+        }
+        release(&table, C, 1);
+        is_at_rest(&table, at(29));
+    });
+}
+
+#[test]
+fn a_sweep_beside_two_who_pass_leaves_nobody_counted_in() {
+    explore(|| {
+        let table = permits(1, 1);
+        pass(&table, A, at(5));
+        let first = spawn(&table, |table| pass(table, A, at(20)));
+        turn();
+        assert!(table.sweep_at(at(20), ..) <= 1);
+        pass(&table, A, at(20));
+        join(first);
+        assert_eq!(available(&table, A, at(20)), 1);
+        has_an_entry_each(&table, at(20), 1);
+        is_at_rest(&table, at(29));
+    });
+}
+
+#[test]
+fn a_claim_sees_what_a_use_has_made_of_the_limiter() {
+    explore(|| {
+        let table = fuses(1);
+        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)), (1, 2));
+        // Late, so that the time noted alone does not keep the entry.
+        let a = spawn(&table, |table| grant(table, A, at(18), 2));
+        let b = grant(&table, B, at(20), 1);
+        let a = join(a);
+        assert_ne!(a == 2, b == 1, "the entry is A's, for ever, or B's");
+        assert_eq!(available(&table, A, at(20)), 2 - a);
+    });
+}
+
+#[test]
+fn a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter() {
+    explore(|| {
+        let table = fuses(1);
+        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)), (1, 2));
+        let probes = spawn(&table, |table| grant(table, A, at(18), 1));
+        let a = spawn(&table, |table| grant(table, A, at(18), 2));
+        let b = grant(&table, B, at(20), 1);
+        let (_, a) = (join(probes), join(a));
+        assert!(a + b <= 2 && a != 1, "{a} and {b}");
+        assert_eq!(available(&table, A, at(20)), 2 - a);
+    });
+}
+
+#[test]
+fn a_sweep_sees_what_a_use_has_made_of_the_limiter() {
+    explore(|| {
+        let table = fuses(1);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let a = spawn(&table, |table| grant(table, A, at(18), 2));
+        turn();
+        table.sweep_at(at(20), ..);
+        assert_eq!(join(a), 2);
+        assert_eq!(available(&table, A, at(20)), 0, "blown for ever");
+        assert_eq!(grant(&table, A, at(20), 2), 0);
+    });
+}
+
+#[test]
+fn the_next_key_of_an_entry_sees_what_the_last_user_of_the_former_one_wrote() {
+    explore(|| {
+        let guard = Arc::new((table(|| Slot(AtomicBool::new(false)), 1), Witness::new()));
+        let (table, data) = &*guard;
+        assert_eq!((grant(table, A, at(5), 1), grant(table, C, at(5), 1)), (1, 1));
+        let b = spawn(&guard, |(table, data)| {
+            let b = grant(table, B, at(20), 1);
+            if b > 0 {
+                data.write();
+            }
+            b
+        });
+        data.write();
+        turn();
+        table.key(&A).release(1);
+        let b = join(b);
+        assert_eq!(available(table, B, at(20)), 1 - b);
+    });
+}
+
+#[test]
+fn a_permit_of_a_key_guards_data() {
+    explore(|| {
+        let guard = Arc::new((table(|| Concurrency::new(1), 2), Witness::new()));
+        let visit = |(table, data): &(Table<Concurrency>, Witness), key: u64| {
+            turn();
+            let lease = Lease::try_acquire_at(table.key(&key), at(5), 1);
+            if lease.is_ok() {
+                data.write();
+                turn();
+            }
+        };
+        let other = spawn(&guard, move |guard| visit(guard, A_BACK));
+        visit(&guard, A);
+        join(other);
+        is_at_rest(&guard.0, at(9));
+    });
+}
