@@ -3,7 +3,9 @@
 use core::fmt;
 use core::ops::Deref;
 
+use crate::limiter::offer;
 use crate::line::Address;
+use crate::metadata::Metadata;
 use crate::{Denied, Idle, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
 /// A table that has a limiter for each address.
@@ -16,6 +18,10 @@ pub trait Keys {
     fn idle(&self, address: &Address, now: Timestamp) -> Idle;
     fn retry(&self, address: &Address, denied: Denied) -> Retry;
     fn capacity(&self, address: &Address) -> u64;
+    /// Has the key's own limiter offer, and returns whether it did; else offers what every limiter can say.
+    fn metadata(&self, _: &Address, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) -> bool {
+        false
+    }
 }
 /// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry anew at each call.
 ///
@@ -124,5 +130,11 @@ impl<T: Keys> Limiter for KeyLimiter<'_, T> {
 
     fn retry(&self, denied: Denied) -> Retry {
         self.table.retry(&self.address, denied)
+    }
+
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if !self.table.metadata(&self.address, now, denied, offers) {
+            offer(self, now, denied, offers);
+        }
     }
 }

@@ -26,6 +26,7 @@ use crate::key::{Key, Keys};
 #[cfg(feature = "std")]
 use crate::line::PLACES;
 use crate::line::{Address, Entry, Found, Held, Line};
+use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::{Denied, Idle, Limiter, Receipt, Retry, Seed, Timestamp};
@@ -373,6 +374,20 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
 
     fn capacity(&self, address: &Address) -> u64 {
         self.limiter_of(&address.find(self.table.lines())).capacity()
+    }
+
+    fn metadata(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        denied: Option<Denied>,
+        offers: &mut Metadata<'_>,
+    ) -> bool {
+        let knows = !matches!(denied, Some(Denied::Crowded { .. }));
+        if knows {
+            self.limiter_of(&address.find(self.table.lines())).metadata(now, denied, offers);
+        }
+        knows
     }
 }
 

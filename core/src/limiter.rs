@@ -149,15 +149,25 @@ pub trait Limiter {
     /// first offer of a name wins. By default: [`RETRY_AFTER`](metadata::RETRY_AFTER) and
     /// [`REASON_PHRASE`](metadata::REASON_PHRASE) for a denial, and [`USED_SHARE`](metadata::USED_SHARE).
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
-            offers.offer(metadata::REASON_PHRASE, || denied.reason());
-        }
-        offers.offer(metadata::USED_SHARE, || {
-            let capacity = self.capacity();
-            Used { permits: capacity.saturating_sub(self.available_at(now)), capacity }
-        });
+        offer(self, now, denied, offers);
     }
+}
+
+/// Offers what every limiter can say.
+pub(crate) fn offer<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    denied: Option<Denied>,
+    offers: &mut Metadata<'_>,
+) {
+    if let Some(denied) = denied {
+        offers.offer(metadata::RETRY_AFTER, || limiter.retry(denied));
+        offers.offer(metadata::REASON_PHRASE, || denied.reason());
+    }
+    offers.offer(metadata::USED_SHARE, || {
+        let capacity = limiter.capacity();
+        Used { permits: capacity.saturating_sub(limiter.available_at(now)), capacity }
+    });
 }
 
 /// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.

@@ -8,6 +8,8 @@ use portcullis_core::{
     Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt, Retry,
     SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
+#[cfg(feature = "std")]
+use portcullis_core::{Keyed, KeyedArray, Line, Seed};
 
 const NOW: Timestamp = Timestamp::from_secs(100);
 const SECOND: Duration = Duration::from_secs(1);
@@ -224,6 +226,28 @@ fn handles_offer_what_their_limiter_offers() {
     assert_eq!(TENANT.of_granted(&object, NOW), Some("alice"));
     let wrapped = Tenant::new("bob", object);
     assert_eq!(TENANT.of_granted(&wrapped, NOW), Some("bob"));
+}
+
+/// By key, of the key's own limiter, unless it has none.
+#[cfg(feature = "std")]
+#[test]
+fn a_key_offers_what_its_limiter_offers() {
+    let table = KeyedArray::for_keys(1, || Tenant::new("alice", Concurrency::new(1)), Seed::new());
+    let key = table.key("alice");
+    assert_eq!(TENANT.of_granted(&*key, NOW), Some("alice"));
+    let _lease = key.try_acquire_at(NOW, 1).unwrap();
+    let denied = key.try_acquire_at(NOW, 1).unwrap_err();
+    assert_eq!(TENANT.of_denied(&*key, NOW, denied), Some("alice"));
+    assert_eq!(RETRY_AFTER.of_denied(&*key, NOW, denied), Some(Retry::OnRelease));
+    let crowded = Denied::Crowded { now: NOW, permits: 1 };
+    assert_eq!(TENANT.of_denied(&*key, NOW, crowded), None);
+    assert_eq!(RETRY_AFTER.of_denied(&*key, NOW, crowded), Some(Retry::After(Duration::from_secs(1))));
+    let one_word = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
+    assert!(metadata::names(&*one_word.key("alice"), NOW, Some(denied)).eq([
+        "RETRY_AFTER",
+        "REASON_PHRASE",
+        "USED_SHARE"
+    ]));
 }
 
 #[test]
