@@ -9,8 +9,8 @@ use core::time::Duration;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow, Counted, Denied,
-    FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, ManualClock, Penalty, Rate, Retry, SlidingWindow,
-    Timestamp, TokenBucket, Unlimited, Word,
+    FixedWindow, Keyed, KeyedWord, LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate,
+    Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -248,6 +248,65 @@ fn deny_all_of_3(case: Case<Three>) -> u64 {
     ask_three(&case)
 }
 
+type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>>;
+
+/// Half full with a thousand keys, under a seed that is always the same.
+fn no_keys(burst: u64) -> Case<Table> {
+    plenty(Keyed::new(bucket(burst), Line::for_keys(1_000), Seed::new()))
+}
+
+/// A thousand keys, each of which has taken a permit.
+fn keys(burst: u64) -> Case<Table> {
+    let case = no_keys(burst);
+    for key in 0..OPERATIONS {
+        case.limiter.key(&key).take_at(START, 1).expect("room for all");
+    }
+    case
+}
+
+/// Asks for each of a thousand keys.
+#[inline(always)]
+fn ask_keys(case: &Case<Table>) -> u64 {
+    count(|i| black_box(case.limiter).key(black_box(&i)).try_acquire_at(case.time(i), black_box(1)).is_ok())
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(keys(2))]
+fn allow_keyed(case: Case<Table>) -> u64 {
+    ask_keys(&case)
+}
+
+#[library_benchmark(teardown = all_denied)]
+#[bench::token_bucket(keys(1))]
+fn deny_keyed(case: Case<Table>) -> u64 {
+    ask_keys(&case)
+}
+
+// The first permit of a key.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(no_keys(1))]
+fn claim_keyed(case: Case<Table>) -> u64 {
+    ask_keys(&case)
+}
+
+fn slice(size: u32) -> Case<Slice<&'static SlicedBucket>> {
+    let bucket = Box::leak(Box::new(SlicedBucket::new(Rate::per_second(1_000), 10_000)));
+    plenty(bucket.slice_at(START, size).expect("a part of the burst"))
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(slice(2_000))]
+fn allow_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
+    ask(&case)
+}
+
+// One permit more than the slice has, each time.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(slice(1))]
+fn draw_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
+    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(2)).is_ok())
+}
+
 type Pool = LeasePool<Concurrency, 1_024>;
 
 fn empty_pool() -> &'static Pool {
@@ -309,6 +368,11 @@ library_benchmark_group!(
         adjust,
         allow_all_of_3,
         deny_all_of_3,
+        allow_keyed,
+        deny_keyed,
+        claim_keyed,
+        allow_slice,
+        draw_slice,
         cycle,
         claim,
         release,

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     };
     let mut rows = Vec::new();
     report::head();
-    for contest in rows::all().into_iter().filter(|contest| wanted(contest.row)) {
+    for contest in rows::all(options.quick).into_iter().filter(|contest| wanted(contest.row)) {
         for row in contest.hold(&plan) {
             report::line(&row);
             rows.push(row);

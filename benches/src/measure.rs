@@ -1,5 +1,6 @@
 //! Holding a contest: the floor, ours and each peer's, in turn, run after run.
 
+use core::cell::LazyCell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -26,13 +27,36 @@ impl Plan {
 /// One way to do the operation of a row.
 pub(crate) struct Contestant {
     name: &'static str,
+    /// Prepared when the contest begins, and gone with it.
+    ready: LazyCell<Ready, Box<dyn FnOnce() -> Ready>>,
+}
+
+/// A contestant that is set up.
+pub(crate) struct Ready {
     /// Does so many operations on thread number `.0`, and returns how many of them were granted.
     run: Box<dyn Fn(usize, u64) -> u64 + Sync>,
+    note: Option<String>,
+}
+
+impl Ready {
+    pub(crate) fn new(run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
+        Self { run: Box::new(run), note: None }
+    }
+
+    /// With something that the report says of it.
+    pub(crate) fn noting(self, note: String) -> Self {
+        Self { note: Some(note), ..self }
+    }
 }
 
 impl Contestant {
     pub(crate) fn new(name: &'static str, run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
-        Self { name, run: Box::new(run) }
+        Self::prepared(name, || Ready::new(run))
+    }
+
+    /// One whose set-up takes time or memory that only the rows which are wanted shall take.
+    pub(crate) fn prepared(name: &'static str, prepare: impl FnOnce() -> Ready + 'static) -> Self {
+        Self { name, ready: LazyCell::new(Box::new(prepare)) }
     }
 
     /// The same under another name.
@@ -79,6 +103,9 @@ impl Contest {
             .into_iter()
             .chain([&self.ours].into_iter().chain(&self.peers).map(|contestant| (contestant, self.expected)))
             .collect();
+        for (contestant, _) in &contestants {
+            LazyCell::force(&contestant.ready);
+        }
         // As many operations as fill the time of one run; the first measurement warms up, and does not count.
         let operations: Vec<u64> = contestants
             .iter()
@@ -104,8 +131,10 @@ impl Contest {
             }
         }
         let spread: Vec<Spread> = nanos.into_iter().map(Spread::of).collect();
-        let row =
-            |peer: Option<(&'static str, &Spread)>| Row::new(&self, &spread[0], &spread[1], peer, plan.runs);
+        let row = |peer: Option<(&'static str, &Spread)>| {
+            let note = self.ours.ready.note.clone();
+            Row::new(&self, &spread[0], &spread[1], peer, plan.runs, note)
+        };
         if self.peers.is_empty() {
             return vec![row(None)];
         }
@@ -114,25 +143,27 @@ impl Contest {
 
     /// The time that `operations` on each thread take, from the moment that all have started.
     fn time(&self, contestant: &Contestant, operations: u64, expected: Expected) -> Duration {
+        let &Self { row, threads, .. } = self;
+        let (name, run) = (contestant.name, &contestant.ready.run);
         let check = |granted: u64| {
             let wanted = if expected == Expected::Granted { operations } else { 0 };
-            assert_eq!(granted, wanted, "{} of {} granted a wrong number", contestant.name, self.row);
+            assert_eq!(granted, wanted, "{name} of {row} granted a wrong number");
         };
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let barrier = Barrier::new(self.threads);
+        let barrier = Barrier::new(threads);
         let work = |thread: usize| {
             if let Some(core) = cores.get(thread) {
                 core_affinity::set_for_current(*core);
             }
             barrier.wait();
             let start = Instant::now();
-            let granted = (contestant.run)(thread, operations);
+            let granted = run(thread, operations);
             let taken = start.elapsed();
             check(granted);
             taken
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a contestant's check failed")).max()
         })
         .unwrap_or_default()

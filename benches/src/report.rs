@@ -28,6 +28,9 @@ pub(crate) struct Row {
     peer_spread: Option<f64>,
     /// Whether the numbers mean enough to be held against a budget: those of several threads only if runs agree.
     judged: bool,
+    /// What else there is to know of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 impl Row {
@@ -37,6 +40,7 @@ impl Row {
         ours: &Spread,
         peer: Option<(&'static str, &Spread)>,
         runs: usize,
+        note: Option<String>,
     ) -> Self {
         Self {
             row: contest.row,
@@ -55,6 +59,7 @@ impl Row {
                 || iter::once(ours)
                     .chain(peer.map(|(_, spread)| spread))
                     .all(|spread| spread.factor() <= NOISE),
+            note,
         }
     }
 }
@@ -84,6 +89,9 @@ pub(crate) fn line(row: &Row) {
         _ => print!("{:18}", ""),
     }
     println!("{}", if row.judged { "" } else { "  too noisy to judge" });
+    if let Some(note) = &row.note {
+        println!("{:>26} {note}", "");
+    }
 }
 
 pub(crate) fn foot() {

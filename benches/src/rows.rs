@@ -3,15 +3,26 @@
 mod all_of;
 mod concurrency;
 pub(crate) mod growth;
+mod keyed;
 mod lease_pool;
+mod slice;
 mod token_bucket;
 mod windows;
 
 use crate::measure::Contest;
 
-pub(crate) fn all() -> Vec<Contest> {
-    [token_bucket::rows(), windows::rows(), concurrency::rows(), lease_pool::rows(), all_of::rows()]
-        .into_iter()
-        .flatten()
-        .collect()
+/// All of them, without those that take long to set up if `quick` is wanted.
+pub(crate) fn all(quick: bool) -> Vec<Contest> {
+    [
+        token_bucket::rows(),
+        windows::rows(),
+        concurrency::rows(),
+        lease_pool::rows(),
+        all_of::rows(),
+        slice::rows(),
+        keyed::rows(quick),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

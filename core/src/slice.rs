@@ -265,7 +265,7 @@ where
     /// Whether the slice has what is asked for, and may take it at `now`.
     #[inline(always)]
     fn has(&self, now: Timestamp, n: u32) -> bool {
-        n.max(1) <= self.have.get() && now <= self.until.get()
+        now <= self.until.get() && n.max(1) <= self.have.get()
     }
 
     /// How the last take has left the slice: there is no other take after it if it is still so. (A draw comes with each
@@ -277,13 +277,8 @@ where
 
     #[cold]
     #[inline(never)]
-    fn draw(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let share = self.limiter.draw(self.share(), now, n)?;
-        debug_assert!(share.have <= self.size);
-        self.have.set(share.have);
-        self.until.set(share.until);
-        self.draws.set(share.draws);
-        Ok(self.note())
+    fn draw(limiter: &P::Target, share: Share, now: Timestamp, n: u32) -> Result<Share, Denied> {
+        limiter.draw(share, now, n)
     }
 
     /// Takes the last take back, as far as there is room.
@@ -343,7 +338,12 @@ where
             self.have.set(self.have.get() - n);
             return Ok(self.note());
         }
-        self.draw(now, n)
+        let share = Self::draw(&self.limiter, self.share(), now, n)?;
+        debug_assert!(share.have <= self.size);
+        self.have.set(share.have);
+        self.until.set(share.until);
+        self.draws.set(share.draws);
+        Ok(self.note())
     }
 
     #[inline]

@@ -66,14 +66,13 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     /// Where the entry of `key` may lie under the limit `limit`, of those that `limit_bits` tell apart.
     #[inline]
     pub(crate) fn address<K: Hash + ?Sized>(&self, key: &K, limit: usize, limit_bits: u32) -> Address {
-        let hash = if limit_bits == 0 {
-            self.hasher.hash_one(key)
-        } else {
-            let mut hasher = self.hasher.build_hasher();
+        // Not by `hash_one`, which is not always compiled into its caller.
+        let mut hasher = self.hasher.build_hasher();
+        if limit_bits != 0 {
             hasher.write_usize(limit);
-            key.hash(&mut hasher);
-            hasher.finish()
-        };
+        }
+        key.hash(&mut hasher);
+        let hash = hasher.finish();
         Address::new(hash, self.lines().len(), limit, limit_bits)
     }
 

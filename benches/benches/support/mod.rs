@@ -69,17 +69,27 @@ pub fn bench(
     pressure: Pressure,
     operation: impl Fn(Timestamp) -> bool + Sync,
 ) {
+    bench_owned(group, pressure, |_| (), |(), now| operation(now));
+}
+
+/// Measures `operation` on something that each thread makes for itself, and for each sample anew.
+pub fn bench_owned<T>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    pressure: Pressure,
+    own: impl Fn(Timestamp) -> T + Sync,
+    operation: impl Fn(&T, Timestamp) -> bool + Sync,
+) {
     let (next, granted) = (AtomicU64::new(0), AtomicU64::new(0));
+    let time = |i| Timestamp::from_nanos(START + STEP * i);
     group.bench_function(pressure.name(), |bencher| {
         bencher.iter_custom(|operations| {
             let first = next.fetch_add(operations, Relaxed);
             let barrier = Barrier::new(pressure.threads());
             let work = || {
+                let own = own(time(first));
                 barrier.wait();
                 let start = Instant::now();
-                let count = (first..first + operations)
-                    .filter(|i| operation(Timestamp::from_nanos(START + STEP * i)))
-                    .count() as u64;
+                let count = (first..first + operations).filter(|i| operation(&own, time(*i))).count() as u64;
                 let taken = start.elapsed();
                 granted.fetch_add(count, Relaxed);
                 taken

@@ -83,7 +83,7 @@ pub(super) fn governor_fake_clock() -> Contestant {
     })
 }
 
-fn governor(expected: Expected) -> Contestant {
+pub(super) fn governor(expected: Expected) -> Contestant {
     let quota = match expected {
         Expected::Granted => {
             Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::new(1 << 30).unwrap())

@@ -1,0 +1,189 @@
+//! Token buckets by key against governor's keyed limiter, which keeps them in a `DashMap`.
+//!
+//! Both are filled with all keys before anything is measured, hash by the standard library's `RandomState`, and are asked for the same
+//! keys in the same order, drawn beforehand.
+
+use core::array;
+use core::cell::LazyCell;
+use core::iter;
+use core::num::NonZeroU32;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::hash::RandomState;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use governor::clock::FakeRelativeClock;
+use governor::{Quota, RateLimiter};
+use portcullis_core::{Keyed, KeyedWord, LimiterExt, Line, Rate, Timestamp, TokenBucket};
+
+use crate::measure::{Contest, Contestant, Expected, Ready};
+
+/// Those that take seconds to fill only if `quick` is not wanted.
+pub(crate) fn rows(quick: bool) -> Vec<Contest> {
+    let mut rows = vec![
+        allow("keyed.uniform_1k", 1_000, UNIFORM, 1),
+        allow("keyed.uniform_1m", 1_000_000, UNIFORM, 1),
+        allow("keyed.uniform_1m", 1_000_000, UNIFORM, 2),
+        allow("keyed.zipf_1k", 1_000, ZIPF, 1),
+        allow("keyed.zipf_1m", 1_000_000, ZIPF, 1),
+    ];
+    if !quick {
+        rows.push(allow("keyed.uniform_10m", 10_000_000, UNIFORM, 1));
+    }
+    rows
+}
+
+/// Exponents of Zipf's law: the key of rank r is wanted r to this power less often than the first.
+const UNIFORM: i32 = 0;
+const ZIPF: i32 = 1;
+
+/// Permits a second for each key, so that all are granted.
+const PLENTY: u32 = 1_000_000_000;
+/// When the tables are filled.
+const START: u64 = 1 << 40;
+
+/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
+    let field: LazyField = Rc::new(LazyCell::new(Box::new(move || Arc::new(Field::new(keys, exponent)))));
+    Contest {
+        row,
+        threads,
+        expected: Expected::Granted,
+        ours: ours(Rc::clone(&field)),
+        peers: vec![governor_keyed(keys, field)],
+    }
+}
+
+type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>, RandomState>;
+
+/// Our table, and the keys that both sides are asked for.
+struct Field {
+    table: Table,
+    draws: Box<[u64]>,
+    note: String,
+}
+
+/// Set up when one of the two is.
+type LazyField = Rc<LazyCell<Arc<Field>, Box<dyn FnOnce() -> Arc<Field>>>>;
+
+/// Keys asked for before they repeat.
+const DRAWS: usize = 1 << 22;
+
+impl Field {
+    fn new(keys: usize, exponent: i32) -> Self {
+        let limit = TokenBucket::builder(Rate::per_second(PLENTY), PLENTY.into()).build_on();
+        let lines = Line::for_keys(keys);
+        let bytes = size_of_val(&*lines);
+        let table = Keyed::new(limit.expect("settings that fit"), lines, RandomState::new());
+        let start = Timestamp::from_nanos(START);
+        // The few that find all their places taken would not be granted, and are not asked for.
+        let found: Vec<u64> = (0..keys as u64).filter(|key| ask(&table, &[*key], START) == 1).collect();
+        let held = table.statistics_at(start).held;
+        // Of those that share an entry, none has one of its own.
+        let sharing = 2 * (found.len() - held);
+        let own = (found.len() - sharing) as f64 / keys as f64;
+        assert!(own >= 0.99, "{own} of the keys have an entry of their own");
+        let note = format!(
+            "{:.1} bytes a key; {:.3} % of keys have an entry of their own, {sharing} share one, {} found none",
+            bytes as f64 / keys as f64,
+            100.0 * own,
+            keys - found.len(),
+        );
+        Self { table, draws: draw(&found, exponent), note }
+    }
+
+    /// The keys of `operations` operations from number `first` on, in pieces.
+    fn pieces(&self, first: u64, operations: u64) -> impl Iterator<Item = &[u64]> {
+        let mut at = first as usize % DRAWS;
+        let mut left = operations as usize;
+        iter::from_fn(move || {
+            let piece = self.draws[at..].get(..left).unwrap_or(&self.draws[at..]);
+            (at, left) = (0, left - piece.len());
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+}
+
+/// The grants of one permit for each of `keys`, at times that go on by 4 ns. The tables are filled by this as well, so that all of it is compiled into one loop.
+#[inline(never)]
+fn ask(table: &Table, keys: &[u64], start: u64) -> u64 {
+    let mut granted = 0;
+    for (i, key) in (0..).zip(keys) {
+        let now = Timestamp::from_nanos(start + 4 * i);
+        granted += u64::from(table.key(key).try_acquire_at(now, 1).is_ok());
+    }
+    granted
+}
+
+/// Draws from a table of the shares added up.
+fn draw(keys: &[u64], exponent: i32) -> Box<[u64]> {
+    let mut sum = 0.0;
+    let sums: Vec<f64> = (1..=keys.len())
+        .map(|rank| {
+            sum += (rank as f64).powi(-exponent);
+            sum
+        })
+        .collect();
+    let mut random = random();
+    let draw = |_| {
+        let at = random.next().unwrap_or_default() * sum;
+        keys[sums.partition_point(|upto| *upto <= at).min(keys.len() - 1)]
+    };
+    (0..DRAWS).map(draw).collect()
+}
+
+/// Numbers from 0 to less than 1: `SplitMix64` (Steele, Lea and Flood, 2014), the same in each run.
+fn random() -> impl Iterator<Item = f64> {
+    (1_u64..).map(|i| {
+        let z = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) >> 11) as f64 / (1_u64 << 53) as f64
+    })
+}
+
+fn ours(field: LazyField) -> Contestant {
+    Contestant::prepared("portcullis", move || {
+        let field = Arc::clone(&field);
+        let note = field.note.clone();
+        let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(START)));
+        let cursors = cursors();
+        Ready::new(move |thread, operations| {
+            let mut now = clocks[thread].fetch_add(4 * operations, Relaxed);
+            let mut granted = 0;
+            for keys in field.pieces(cursors[thread].fetch_add(operations, Relaxed), operations) {
+                granted += ask(&field.table, keys, now);
+                now += 4 * keys.len() as u64;
+            }
+            granted
+        })
+        .noting(note)
+    })
+}
+
+/// With its own fake clock, which is the cheapest for it: it stands still during a run.
+fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
+    Contestant::prepared("governor-keyed", move || {
+        let field = Arc::clone(&field);
+        let clock = FakeRelativeClock::default();
+        let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
+        let limiter = RateLimiter::dashmap_with_clock(quota, clock.clone());
+        let ask =
+            move |keys: &[u64]| keys.iter().filter(|key| limiter.check_key(*key).is_ok()).count() as u64;
+        assert_eq!(ask(&(0..keys as u64).collect::<Vec<_>>()), keys as u64, "a burst for each");
+        let cursors = cursors();
+        Ready::new(move |thread, operations| {
+            clock.advance(Duration::from_nanos(2 * operations));
+            let pieces = field.pieces(cursors[thread].fetch_add(operations, Relaxed), operations);
+            pieces.map(&ask).sum()
+        })
+    })
+}
+
+/// Where each thread has come to in what was drawn: each run begins where the one before has ended, and two threads lie far apart.
+fn cursors() -> [CachePadded<AtomicU64>; 2] {
+    [0, DRAWS as u64 / 2].map(|first| CachePadded::new(AtomicU64::new(first)))
+}

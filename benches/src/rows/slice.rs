@@ -1,0 +1,49 @@
+//! Slices of one token bucket, one for each thread, against governor's limiter, which all threads share.
+
+use core::array;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crossbeam_utils::CachePadded;
+use portcullis_core::{Rate, Timestamp, TokenBucket};
+
+use crate::measure::{Contest, Contestant, Expected};
+use crate::rows::token_bucket;
+
+/// Permits a second: the highest whole rate of a clock in nanoseconds.
+const PLENTY: u32 = 1_000_000_000;
+/// Permits that a slice has, and draws at a time.
+const SIZE: u32 = 1_024;
+const START: u64 = 1 << 40;
+
+pub(crate) fn rows() -> Vec<Contest> {
+    vec![allow(1), allow(2)]
+}
+
+/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+fn allow(threads: usize) -> Contest {
+    Contest {
+        row: "slice.allow",
+        threads,
+        expected: Expected::Granted,
+        ours: ours(),
+        peers: vec![token_bucket::governor(Expected::Granted)],
+    }
+}
+
+fn ours() -> Contestant {
+    // A burst that lets a thread fall behind the other one by a tenth of a second, and leaves bits for the positions.
+    let settings =
+        TokenBucket::builder(Rate::per_second(PLENTY), 1 << 27).origin(Timestamp::from_nanos(START));
+    let bucket = CachePadded::new(settings.build_sliced().expect("settings that fit"));
+    let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(START)));
+    Contestant::new("portcullis", move |thread, operations| {
+        let start = clocks[thread].fetch_add(4 * operations, Relaxed);
+        let slice = bucket.slice_at(Timestamp::from_nanos(start), SIZE).expect("a small part of the burst");
+        let mut granted = 0;
+        for i in 0..operations {
+            granted += u64::from(slice.try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1).is_ok());
+        }
+        granted
+    })
+}
