@@ -8,8 +8,10 @@
 
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied, FixedWindow, Lease,
-    LeaseId, LeasePool, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited,
+    LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited,
 };
+#[cfg(target_has_atomic = "64")]
+use portcullis_core::{KeyLimiter, Keyed, KeyedWord, Line};
 
 macro_rules! acquires {
     ($($name:ident: $limiter:ty;)*) => {$(
@@ -20,7 +22,11 @@ macro_rules! acquires {
         /// As the limiter.
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub extern "Rust" fn $name(limiter: &$limiter, now: Timestamp, n: u32) -> Result<Lease<&$limiter>, Denied> {
+        pub extern "Rust" fn $name<'a>(
+            limiter: &'a $limiter,
+            now: Timestamp,
+            n: u32,
+        ) -> Result<Lease<&'a $limiter>, Denied> {
             Lease::try_acquire_at(limiter, now, n)
         }
     )*};
@@ -42,6 +48,17 @@ acquires! {
     adjustable_window_32_acquire: AdjustableWindow<u32>;
     cooldown_window_acquire: CooldownWindow;
     cooldown_window_32_acquire: CooldownWindow<u32>;
+    sliced_bucket_acquire: SlicedBucket;
+    sliced_bucket_32_acquire: SlicedBucket<u32>;
+    slice_acquire: Slice<&'static SlicedBucket>;
+    slice_32_acquire: Slice<&'static SlicedBucket<u32>>;
+}
+
+// A key's limiter, its hash behind it.
+#[cfg(target_has_atomic = "64")]
+acquires! {
+    keyed_bucket_acquire: KeyLimiter<'static, Keyed<TokenBucket<KeyedWord>, &'static [Line]>>;
+    keyed_window_acquire: KeyLimiter<'static, Keyed<FixedWindow<KeyedWord>, &'static [Line]>>;
 }
 
 macro_rules! drops {
