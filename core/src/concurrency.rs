@@ -33,7 +33,7 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, Se
 /// **Ordering.** A take that follows a release sees what was written before that release, as with a semaphore: with a limit of 1
 /// the permit may guard data.
 ///
-/// **Limit.** 0 (nothing is granted) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a 32-bit word.
+/// **Limit.** 0 (nothing is granted) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a 32-bit word (2^19 - 1 with a `KeyedWord`).
 ///
 /// Source: E. W. Dijkstra's counting semaphore; the concurrency limiter of the .NET rate limiting proposal.
 ///

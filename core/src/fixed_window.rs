@@ -376,7 +376,8 @@ impl<W: Word> Judge for FixedWindow<W> {
         let stamp = self.layout.stamp(position);
         let end = self.layout.split(state).1;
         self.layout.ahead(stamp, end).is_some()
-            && self.layout.distance(stamp, end).cast_unsigned() >= position - self.grid.index(since)
+            && self.layout.distance(stamp, end).cast_unsigned()
+                >= (position - self.grid.index(since)).min(self.layout.staleness())
     }
 
     fn retry(&self, state: u64, denied: Denied) -> Retry {

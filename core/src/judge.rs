@@ -26,7 +26,7 @@ pub trait Judge {
     /// Whether all permits are available.
     fn idle(&self, state: u64, now: Timestamp) -> Idle;
 
-    /// Whether at `now` nobody who comes as late as `since` could tell `state` from one that nobody has used.
+    /// Whether at `now` nobody who comes as late as `since`, or as the limiter's own staleness allows, could tell `state` from one that nobody has used.
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
 
     /// When to come back.

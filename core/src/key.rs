@@ -6,7 +6,7 @@ use core::ops::Deref;
 use crate::limiter::offer;
 use crate::line::Address;
 use crate::metadata::Metadata;
-use crate::{Denied, Idle, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
 /// A table that has a limiter for each address.
 pub trait Keys {
@@ -25,7 +25,7 @@ pub trait Keys {
 }
 /// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry anew at each call.
 ///
-/// Points to itself, so that a [`Lease`] can hold it.
+/// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Keyed, Lease, Line, Seed, Timestamp};
@@ -41,6 +41,27 @@ pub trait Keys {
 /// ```
 #[derive(Debug)]
 pub struct Key<'t, T>(KeyLimiter<'t, T>);
+
+impl<T: Keys> Key<'_, T> {
+    /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the table.
+    ///
+    /// # Errors
+    ///
+    /// As the key's limiter, and [`Denied::Crowded`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};
+    /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
+    /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// assert!(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
 
 impl<'t, T> Key<'t, T> {
     pub(crate) const fn new(table: &'t T, address: Address) -> Self {

@@ -43,12 +43,13 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 ///
 /// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key only when its limiter has been as good
 /// as new for the [staleness](Self::staleness): nobody can tell then. If all that a key could use (16 entries, in two lines) are in use, it
-/// is denied, [`Denied::Crowded`], and counted; it is never given a fresh one at another's cost. Reading and probing create
+/// is denied, [`Denied::Crowded`], and counted (and told to ask again after the staleness); it is never given a fresh one at another's cost. Reading and probing create
 /// nothing.
 ///
-/// **Keys.** An entry knows its key by its line and by 20 bits of its hash (less those that tell `N` limits apart). A key finds
-/// a stranger in its own entry with a chance of about 1 in 130,000 in a half full table and 1 in 65,000 in a full one; both then
-/// share one limit: fewer permits for each, never more.
+/// **Keys.** An entry knows its key by its line and by 20 bits of its hash, less those that tell `N` limits apart. A key finds
+/// a stranger in its own entry with a chance of about 1 in 130,000 in a half full table and 1 in 65,000 in a full one (of one limit; with `N`, as many times
+/// as often as `N`, rounded up to a power of two); both then share one limit: fewer permits for each, never more. So whoever makes up keys by the hundred thousand, and looks at what is left of each, finds one
+/// that shares with somebody, and can use up that limit.
 ///
 /// **Cost.** A hash, and for nearly all keys one cache line; then what the limiter costs, with one compare-exchange. The first
 /// grant of a key, and each that comes after its entry was forgotten, reads the second line as well, and writes twice. A denial writes nothing, but a
@@ -130,8 +131,8 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
         }
     }
 
-    /// How long an entry has to have been as good as new before another key may have it: 1 s to 292 years, default 1 s. The bound holds for every `now` up to
-    /// so much older than the newest one that the table was told, if the limiter's own staleness is not shorter.
+    /// How long an entry has to have been as good as new before another key may have it (of a concurrency limit, not at all): 1 s to 292 years, default 1 s. The bound holds for every `now` up to
+    /// so much older than the newest one that the table was told, and the limiter's own staleness.
     ///
     /// # Panics
     ///

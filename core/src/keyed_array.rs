@@ -38,11 +38,11 @@ use crate::{Denied, Idle, Limiter, Receipt, Retry, Seed, Timestamp};
 /// They must all be alike, and as good as new.
 ///
 /// **Bound.** Each key is granted no more than a limiter of its own would grant it, as long as a limiter's
-/// [`idle_at`](Limiter::idle_at) says the truth.
+/// [`idle_at`](Limiter::idle_at) says the truth. One that never says that it is idle, as a limiter of your own does by default, keeps its entry for ever.
 ///
 /// **Self-cleaning.** An entry is given to another key only when its limiter is idle and was so a [staleness](Self::staleness) ago, nobody is using it,
 /// and its last use was one to two stalenesses ago or longer. Limiters are never reset: one that is as good as new needs none. Otherwise as `Keyed`: a key for which
-/// there is no entry is denied, [`Denied::Crowded`].
+/// there is no entry is denied, [`Denied::Crowded`]. What a limiter counts that is not a part of being idle, [`Counted`](crate::Counted) for one, goes on from key to key.
 ///
 /// **Time** has to go on for an entry to be forgotten: give a real `now`, also where the limiter itself (a concurrency limit, say) needs none.
 ///
@@ -73,8 +73,6 @@ pub struct KeyedArray<L, A, M, S = Seed> {
 const USERS: u64 = (1 << 7) - 1;
 const TIME_AT: u32 = 7;
 const TIMES: u64 = (1 << 9) - 1;
-/// What a time less a later one is at least: who is late is late by less than two stalenesses.
-const EARLIER: u64 = TIMES - 1;
 /// Counts a user out, and a use.
 const USED: u64 = (1 << 16) - 1;
 
@@ -125,6 +123,28 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     /// ```
     pub const fn staleness(&self) -> Duration {
         self.table.staleness()
+    }
+
+    /// The limiter that answers for keys without an entry: to change its settings with those of all others.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(Concurrency::new(1), [const { Concurrency::new(1) }; 8], [Line::new()], Seed::new());
+    /// table.fresh().set_limit(2).unwrap();
+    /// ```
+    pub const fn fresh(&self) -> &L {
+        &self.fresh
+    }
+
+    /// The limiters, each beside its entry.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(Concurrency::new(1), [const { Concurrency::new(1) }; 8], [Line::new()], Seed::new());
+    /// table.limiters().iter().try_for_each(|limit| limit.set_limit(2).map(drop)).unwrap();
+    /// ```
+    pub const fn limiters(&self) -> &A {
+        &self.limiters
     }
 
     /// What hashes the keys.
@@ -211,12 +231,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         self.table.staleness.index(now) & TIMES
     }
 
-    /// How much later `now` is than what an entry notes; a little earlier is no later.
+    /// How much later `now` is than what an entry notes, wrapping: who is late is earlier by one at most.
     fn age(&self, held: Held, now: Timestamp) -> u64 {
-        match self.time(now).wrapping_sub(held.state() >> TIME_AT) & TIMES {
-            EARLIER.. => 0,
-            age => age,
-        }
+        self.time(now).wrapping_sub(held.state() >> TIME_AT) & TIMES
     }
 
     fn is_free(&self, at: usize, held: Option<Held>, now: Timestamp) -> bool {
@@ -230,7 +247,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                 // Since when is not known. Who comes late comes after the last use.
                 Idle::Now => limiter.idle_at(since).is_idle(),
             };
-            is_idle && held.state() & USERS == 0 && self.age(held, now) >= 2
+            // Neither used in this staleness or the one before, nor, where either of the two was late, in the next ones.
+            is_idle && held.state() & USERS == 0 && (2..TIMES - 1).contains(&self.age(held, now))
         })
     }
 
@@ -247,7 +265,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                 return Entered::Full;
             }
             let noted = match now {
-                Some(now) if self.age(seen, now) > 0 => noted(state, self.time(now)),
+                // One that seems earlier by one leaves the note: it is, or this is a whole turn after it, less one, and the note is newer still.
+                Some(now) if (1..TIMES).contains(&self.age(seen, now)) => noted(state, self.time(now)),
                 _ => state,
             };
             match entry.change(seen, noted + 1) {

@@ -83,7 +83,7 @@ impl Lattice {
     pub(crate) fn is_full_since(&self, ticks: &Grid, used: u64, now: Timestamp, since: Timestamp) -> bool {
         let tick = ticks.index(now);
         // By the distance of `now`: that of `since` could be taken for one after a long idle time.
-        let passed = tick.saturating_sub(ticks.index(since)).saturating_mul(self.gain);
+        let passed = tick.saturating_sub(ticks.index(since)).saturating_mul(self.gain).min(self.staleness());
         let distance = self.position(tick).wrapping_sub(used) & self.mask;
         self.is_unlimited() || distance < self.behind && distance >= self.full.saturating_add(passed)
     }

@@ -64,6 +64,25 @@ where
         }
     }
 
+    /// A lease of `permits` that were taken of `limiter` without one, by [`Limiter::take_at`] with this receipt: for those who take on
+    /// behalf of others, say of tasks that wait.
+    ///
+    /// Permits that nobody has taken are released all the same: see [`Limiter::release`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Lease, Limiter, Timestamp};
+    /// let limit = Concurrency::new(5);
+    /// let receipt = limit.take_at(Timestamp::ZERO, 2)?;
+    /// let lease = Lease::from_grant(&limit, 2, receipt);
+    /// drop(lease);
+    /// assert_eq!(limit.available(), 5);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub const fn from_grant(limiter: P, permits: u32, receipt: Receipt) -> Self {
+        Self { limiter, permits, receipted: permits, receipt }
+    }
+
     /// The permits that this lease holds; 0 for a probe.
     ///
     /// ```

@@ -144,8 +144,3 @@ pub use unlimited::Unlimited;
 #[cfg(target_has_atomic = "64")]
 pub use word::KeyedWord;
 pub use word::{NativeWord, Word};
-
-/// The examples in the README are tests as well.
-#[cfg(all(doctest, feature = "std"))]
-#[doc = include_str!("../../README.md")]
-struct Readme;

@@ -337,8 +337,8 @@ impl Idle {
 
 /// Implements [`Limiter`] for a handle to a limiter.
 macro_rules! forward {
-    ($($handle:ty),*) => {$(
-        impl<L: Limiter + ?Sized> Limiter for $handle {
+    ($([$($generics:tt)*] $handle:ty),*) => {$(
+        impl<$($generics)*> Limiter for $handle {
             #[inline]
             fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
                 self.deref().take_at(now, n)
@@ -386,6 +386,8 @@ macro_rules! forward {
     )*};
 }
 
-forward!(&L);
+forward!([L: Limiter + ?Sized] &L);
 #[cfg(feature = "std")]
-forward!(std::boxed::Box<L>, std::sync::Arc<L>);
+forward!([L: Limiter + ?Sized] std::boxed::Box<L>, [L: Limiter + ?Sized] std::sync::Arc<L>);
+#[cfg(target_has_atomic = "64")]
+forward!([T: crate::key::Keys] crate::Key<'_, T>);

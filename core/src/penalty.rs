@@ -304,9 +304,14 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.capacity()
     }
 
-    /// In use while a penalty is on; else as the limiter inside, but not since before the end of the last penalty.
+    /// In use while a penalty is on, or denials count; else as the limiter inside, but not since before the end of both.
     fn idle_at(&self, now: Timestamp) -> Idle {
-        self.hold.idle(self.until.load(Relaxed), now, self.limiter.idle_at(now))
+        let inner = self.limiter.idle_at(now);
+        let inner = match &self.spared {
+            Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner),
+            None => inner,
+        };
+        self.hold.idle(self.until.load(Relaxed), now, inner)
     }
 
     /// The longer of the penalty's end and what the limiter inside says.
@@ -343,6 +348,23 @@ struct Spared<W: Word> {
 }
 
 impl<W: Word> Spared<W> {
+    /// Whether a limiter that is `inner` at `now` is as good as new: not while denials count, nor earlier than they did.
+    fn idle(&self, state: u64, now: Timestamp, inner: Idle) -> Idle {
+        let (layout, grid) = (&self.started.layout, &self.started.grid);
+        let position = grid.index(now);
+        let (stamp, (_, end)) = (layout.stamp(position), layout.split(state));
+        if layout.ahead(stamp, end).is_none() {
+            return Idle::InUse;
+        }
+        match inner {
+            Idle::Since(since) => {
+                let ended = grid.start(position.saturating_add_signed(-layout.distance(stamp, end)));
+                Idle::Since(since.max(ended.unwrap_or(Timestamp::MAX)))
+            }
+            inner => inner,
+        }
+    }
+
     /// Counts a denial, if it is one of those that do not start a penalty; whether it is.
     fn count(&self, word: &AtomicWord<W>, now: Timestamp) -> bool {
         let layout = &self.started.layout;

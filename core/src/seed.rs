@@ -7,7 +7,7 @@ use core::hash::{BuildHasher, Hasher};
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, NativeWord};
+use crate::word::AtomicWord;
 
 /// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table: SipHash-2-4, for any key that is [`Hash`](core::hash::Hash).
 ///
@@ -15,7 +15,8 @@ use crate::word::{AtomicWord, NativeWord};
 /// generator. **Without them the seed is a constant, and who can choose keys can flood**: find many keys that fall into
 /// the same line of the table, so that they deny each other. No key is ever granted more by that.
 ///
-/// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`] will do that always hashes alike.
+/// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`] will do that always hashes alike, and spreads keys over all
+/// 64 bits: the upper 32 choose a line, the lower 20 tell keys apart.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
@@ -29,7 +30,7 @@ use crate::word::{AtomicWord, NativeWord};
 /// ```
 #[derive(Debug)]
 pub struct Seed {
-    parts: [AtomicWord<NativeWord>; 2],
+    parts: [AtomicWord<u64>; 2],
 }
 
 /// The seed was fixed before: by another [`set`](Seed::set), or by the first hash.
@@ -68,8 +69,7 @@ impl Seed {
         }
     }
 
-    /// Sets the seed, once, before its first use. On a 32-bit target the lower half of each number counts; a half that is 0 counts as
-    /// a constant.
+    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant.
     ///
     /// # Errors
     ///
@@ -89,8 +89,7 @@ impl Seed {
 
     /// The part at `at`, which from now on is what it is, and whether that is what `part` made it.
     fn fix(&self, at: usize, part: u64) -> (u64, bool) {
-        let mask = <NativeWord as crate::Word>::MASK;
-        let part = if part & mask == 0 { CONSTANT[at] & mask } else { part & mask };
+        let part = if part == 0 { CONSTANT[at] } else { part };
         // Relaxed: each word is written once, and all that is read is the word.
         while self.parts[at].load(Relaxed) == 0 {
             if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {

@@ -44,7 +44,7 @@ use crate::{
 /// however long they do nothing; t counts in whole [ticks](Self::tick).
 ///
 /// **Slices** have at most half of the burst together, so that the rest has room for what comes in while they take what they have: else the rate would
-/// starve. A bucket with a burst of 1 has none. Under saturated demand the whole rate is admitted. What an idle slice has
+/// starve. A bucket with a burst of 1 has none. Under saturated demand at least 99 % of the rate is admitted (tested). What an idle slice has
 /// is nobody else's, at most that half.
 ///
 /// A slice that takes from what it has does not write down when. So a slice that is cut, drawn on or has not asked the rest for

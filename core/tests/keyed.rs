@@ -1186,3 +1186,33 @@ fn a_table_and_its_keys_can_be_printed() {
     is_told(&table, "Keyed");
     is_told(&table.key("alice"), "KeyLimiter");
 }
+
+/// Also where the table's staleness is more than the limiter's word can tell.
+#[test]
+fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
+    let bucket = TokenBucket::builder(Rate::per_second(1_000), 10)
+        .tick(Duration::from_nanos(1))
+        .build_on::<KeyedWord>()
+        .unwrap();
+    let horizon = bucket.horizon();
+    let table = Keyed::new(bucket, [Line::new()], seed(0)).with_staleness(horizon);
+    for key in 0..8u64 {
+        table.key(&key).take_at(secs(1), 1).unwrap();
+    }
+    // A hundred years of looks.
+    let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 315_000), 0).is_ok());
+    assert!(free, "horizon and staleness {horizon:?}: no new key ever");
+}
+
+/// The same for windows.
+#[test]
+fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
+    let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1)).build_on::<KeyedWord>().unwrap();
+    let horizon = window.horizon();
+    let table = Keyed::new(window, [Line::new()], seed(0)).with_staleness(horizon);
+    for key in 0..8u64 {
+        table.key(&key).take_at(secs(1), 1).unwrap();
+    }
+    let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 31), 0).is_ok());
+    assert!(free, "horizon and staleness {horizon:?}: no new key ever");
+}

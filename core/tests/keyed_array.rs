@@ -1162,6 +1162,58 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
     assert!((0..8u64).all(|key| table.key(&key).take_at(end, LIMIT).is_ok()), "and no entry is lost");
 }
 
+/// A use 510 stalenesses after the one before is noted: a late sweep or a late stranger does not take the entry.
+#[test]
+fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
+    let table = table(|| FixedWindow::new(1, Duration::from_millis(250)));
+    let plain = FixedWindow::new(1, Duration::from_millis(250));
+    let alice = *table.key("alice");
+    let story = |limiter: &dyn Limiter, sweep: &dyn Fn()| {
+        limiter.take_at(ms(7_000), 1).unwrap();
+        let first = limiter.take_at(ms(517_100), 1).is_ok();
+        let mut lease = limiter.try_acquire_at(ms(517_300), 1).unwrap();
+        assert_eq!(lease.refund_at(ms(517_300), 1), Ok(1));
+        sweep();
+        let late = limiter.take_at(ms(517_100), 1).is_ok();
+        let last = limiter.take_at(ms(517_400), 1).is_ok();
+        [first, late, last].into_iter().filter(|&granted| granted).count()
+    };
+    let own = story(&plain, &|| ());
+    // All within a second of the newest `now`.
+    let keyed = story(&alice, &|| {
+        let _ = table.sweep_at(ms(516_900), ..);
+        let _ = table.key("bob").take_at(ms(517_300), 1);
+    });
+    assert!(keyed <= own, "a key is granted {keyed}, a limiter of its own {own}");
+}
+
+/// Denials that are counted are in use.
+#[test]
+fn denials_that_count_towards_a_penalty_are_not_forgotten() {
+    let make = || {
+        let quick = TokenBucket::new(Rate::per_second(100), 1);
+        Penalty::builder(Duration::from_secs(60))
+            .after(2, Duration::from_secs(30))
+            .build()
+            .unwrap()
+            .around(quick)
+    };
+    let deny = |key: &dyn Limiter, now| {
+        key.take_at(now, 1).unwrap();
+        key.take_at(now, 1).unwrap_err();
+    };
+    let (plain, table) = (make(), table(make));
+    let alice = *table.key("alice");
+    deny(&plain, secs(1));
+    deny(&alice, secs(1));
+    let _ = table.sweep_at(secs(5), ..);
+    let _ = table.key("bob").take_at(secs(5), 1);
+    deny(&plain, secs(6));
+    deny(&alice, secs(6));
+    assert!(plain.take_at(secs(7), 1).is_err(), "its penalty is on");
+    assert!(alice.take_at(secs(7), 1).is_err(), "two denials in 30 s, and no penalty");
+}
+
 // Where a table lives.
 
 #[test]

@@ -89,7 +89,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "no-std",
-        about: "the core compiles for targets without std, with native atomics alone",
+        about: "the core and the queue compile for targets without std, with native atomics alone",
         needs: Some(Part::BareTargets),
         run: no_std::check,
     },

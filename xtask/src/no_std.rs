@@ -1,8 +1,10 @@
-//! The core on targets without `std`: the hot paths compile, and use the target's own atomics, no division and no panic.
+//! The core and the queue on targets without `std`: both compile, and the core's hot paths use the target's own atomics, no division and no
+//! panic.
 //!
 //! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it.
 
 use crate::checks::Check;
+use crate::command;
 use crate::context::Context;
 use crate::hot_paths::HOT_PATHS;
 use crate::listing;
@@ -15,20 +17,27 @@ const WIDE: &str = "x86_64-unknown-none";
 pub(crate) fn check(context: &Context) -> Check {
     let has_core = setup::is_there(context, Part::BareTargets);
     for target in TARGETS {
-        let assembly = if has_core {
-            let folder = context.target_dir("no-std");
-            listing::assembly(context, context.cargo(), &folder, &["--target", target])?
-        } else {
+        let cargo = || {
+            if has_core {
+                return context.cargo();
+            }
             // Debian has the source of `core` alone, and a compiler of the same version that may build it.
             let mut cargo = context.debian_cargo();
             cargo.env("RUSTC_BOOTSTRAP", "1");
-            let folder = context.target_dir("no-std-debian");
-            listing::assembly(context, cargo, &folder, &["-Zbuild-std=core", "--target", target])?
+            cargo
         };
+        let folder = context.target_dir(if has_core { "no-std" } else { "no-std-debian" });
+        let options = ["-Zbuild-std=core", "--target", target];
+        let options = if has_core { &options[1..] } else { &options[..] };
+        let assembly = listing::assembly(context, cargo(), &folder, options)?;
         let faults = faults(&assembly, target == WIDE);
         if !faults.is_empty() {
             return Err(format!("{target}: {}", faults.join("; ")));
         }
+        let mut queue = cargo();
+        queue.arg("build").args(context.locked()).args(["--release", "--package", "portcullis-async"]);
+        queue.args(["--no-default-features", "--features", "critical-section", "--target-dir"]).arg(folder);
+        command::run(queue.args(options))?;
     }
     Ok(TARGETS.join(", "))
 }
