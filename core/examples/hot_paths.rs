@@ -20,6 +20,7 @@ macro_rules! acquires {
         /// # Errors
         ///
         /// As the limiter.
+        #[allow(clippy::elidable_lifetime_names, reason = "some of the types have a lifetime of their own")]
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "Rust" fn $name<'a>(

@@ -1,0 +1,340 @@
+//! The queue at its edges: wakers and limiters that panic, what comes in while the list is held, and what a wrapper owes to those who ask it.
+
+mod support;
+
+use core::future::Future;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::task::{Poll, RawWaker, RawWakerVTable, Waker};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use std::time::Instant;
+
+use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
+use portcullis_core::{
+    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate, Receipt, Retry,
+    Timestamp, TokenBucket,
+};
+use support::{Task, Watched, now, waker};
+
+type Plain<L> = Queue<L, ManualClock>;
+fn queue<L>(limiter: L, permits: u64) -> Plain<L> {
+    Queue::new(limiter, ManualClock::new(), permits)
+}
+
+/// They get nothing, so nothing is taken for them.
+#[test]
+fn closing_takes_no_permits_for_those_whom_it_turns_away() {
+    let queue = queue(Concurrency::new(3), 9);
+    let held = now(queue.acquire(2)).unwrap();
+    let large = Task::waiting(queue.acquire(3));
+    let small = Task::waiting(queue.acquire(1));
+    queue.close();
+    assert!(large.outcome().is_err() && small.outcome().is_err());
+    drop(held);
+    assert_eq!(queue.available_at(Timestamp::ZERO), 3);
+}
+
+/// Another's waker panics in it, after it was linked.
+#[test]
+fn a_wait_is_unlinked_though_its_first_poll_panicked() {
+    let queue = queue(Concurrency::new(1), 1).with_order(Order::NewestFirst);
+    let _held = now(queue.acquire(1)).unwrap();
+    let mut old = Task::new(queue.acquire(1));
+    assert!(old.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    let mut new = Task::new(queue.acquire(1));
+    assert!(catch_unwind(AssertUnwindSafe(|| new.poll())).is_err());
+    drop(new);
+    assert_eq!(queue.counts().waiters, 0, "and else a freed node is linked");
+}
+
+/// Whoever counts has the list for a moment, too.
+#[test]
+fn what_is_released_while_somebody_counts_is_granted() {
+    let queue: &'static Queue<Concurrency, ManualClock, Watched> =
+        Box::leak(Box::new(Queue::new(Concurrency::new(1), ManualClock::new(), 9)));
+    let held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    Watched::before_unlock(move || drop(held));
+    queue.counts();
+    assert_eq!(queue.available_at(Timestamp::ZERO), 0, "a permit is free, and somebody waits");
+    drop(wait.outcome().unwrap());
+}
+
+/// Not even that of a request that is refused.
+#[test]
+fn no_waker_is_dropped_under_the_lock() {
+    static UNDER_THE_LOCK: AtomicU32 = AtomicU32::new(0);
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| RawWaker::new(data, &VTABLE),
+        |_| {},
+        |_| {},
+        |_| {
+            UNDER_THE_LOCK.fetch_add(u32::from(Watched::is_held()), Ordering::Relaxed);
+        },
+    );
+    let queue: Queue<_, _, Watched> = Queue::new(Concurrency::new(1), ManualClock::new(), 0);
+    let _held = now(queue.acquire(1)).unwrap();
+    // SAFETY: nothing is behind the pointer.
+    let waker = unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) };
+    assert!(Task::new(queue.acquire(1)).poll_with(&waker).is_ready(), "refused");
+    assert_eq!(UNDER_THE_LOCK.load(Ordering::Relaxed), 0);
+}
+
+/// A limiter that gets permits back, and has no `refund_at` of its own, which then returns 0.
+struct Plainest(Concurrency);
+impl Limiter for Plainest {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+    fn release(&self, n: u32) {
+        Limiter::release(&self.0, n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        Limiter::retry(&self.0, denied)
+    }
+}
+
+/// By its contract a limiter may have released all, and return 0.
+#[test]
+fn what_a_refund_releases_is_granted() {
+    let queue = queue(Plainest(Concurrency::new(1)), 9);
+    let mut held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    assert_eq!(held.refund_at(Timestamp::ZERO, 1), Ok(0));
+    assert_eq!(queue.available_at(Timestamp::ZERO), 0, "a permit is free, and somebody waits");
+    drop(wait.outcome().unwrap());
+}
+
+#[test]
+fn a_request_above_the_capacity_is_told_so_at_once_also_behind_others() {
+    let queue = queue(Concurrency::new(2), 9);
+    let _held = now(queue.acquire(2)).unwrap();
+    let _wait = Task::waiting(queue.acquire(1));
+    let mut large = Task::new(queue.acquire(3));
+    let Poll::Ready(Err(rejected)) = large.poll() else { panic!("it waits") };
+    assert_eq!(rejected, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+}
+
+/// The time that it was told was the head's, which is gone.
+#[test]
+fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
+    let bucket = TokenBucket::builder(Rate::per_second(1_000), 2_000).initial(0).build().unwrap();
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
+    let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000, 2_000));
+    let mut context = core::task::Context::from_waker(Waker::noop());
+    assert!(head.as_mut().poll(&mut context).is_pending());
+    let started = Instant::now();
+    let thread = std::thread::spawn({
+        let queue = Arc::clone(&queue);
+        // Fits after 300 ms.
+        move || queue.blocking_acquire(300).map(drop)
+    });
+    while queue.counts().waiters < 2 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    drop(head);
+    thread.join().unwrap().unwrap();
+    let waited = started.elapsed();
+    assert!(waited < Duration::from_secs(1), "it fits after 300 ms, and got it after {waited:?}");
+}
+/// Also those that are beyond what is woken at a time.
+#[test]
+fn a_waker_that_panics_leaves_nobody_waiting_while_permits_are_free() {
+    let queue = queue(Concurrency::new(40), 99);
+    let held = now(queue.acquire(40)).unwrap();
+    let mut first = Task::new(queue.acquire(1));
+    assert!(first.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    let mut rest: Vec<_> = (0..39).map(|_| Task::waiting(queue.acquire(1))).collect();
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err());
+    let waiting = rest.iter().filter(|task| task.wakes() == 0).count();
+    assert_eq!((waiting, queue.available_at(Timestamp::ZERO)), (0, 0));
+    rest.clear();
+}
+
+#[test]
+fn a_look_says_what_a_take_would() {
+    let queue = queue(Concurrency::new(3), 9);
+    let _held = now(queue.acquire(1)).unwrap();
+    let _large = Task::waiting(queue.acquire(3));
+    let at = Timestamp::ZERO;
+    assert_eq!(queue.peek_at(at, 1).err(), queue.try_acquire_at(at, 1).err(), "somebody waits");
+    queue.close();
+    assert_eq!(queue.peek_at(at, 1).err(), queue.try_acquire_at(at, 1).err(), "closed");
+}
+
+#[test]
+fn advance_says_idle_after_it_has_granted_all() {
+    let queue =
+        queue(TokenBucket::builder(Rate::per_second(1), 40).initial(0).stepwise().build().unwrap(), 99);
+    let tasks: Vec<_> = (0..30).map(|_| Task::waiting(queue.acquire(1))).collect();
+    queue.clock().advance(Duration::from_secs(40));
+    assert_eq!(queue.advance(), Next::Idle);
+    drop(tasks);
+}
+
+#[test]
+fn where_nobody_may_wait_nobody_waits_for_none_either() {
+    let queue = queue(Concurrency::new(1), 0);
+    let _held = now(queue.acquire(1)).unwrap();
+    assert!(Task::new(queue.acquire(0)).poll().is_ready(), "it waits");
+}
+
+#[test]
+fn metadata_of_the_limiter_within_are_offered() {
+    use portcullis_core::metadata::{Metadata, Name};
+    const LANE: Name<u32> = Name::new("LANE");
+    struct Named;
+    impl Limiter for Named {
+        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+            Ok(Receipt::NONE)
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            9
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::Never
+        }
+        fn metadata(&self, _: Timestamp, _: Option<Denied>, offers: &mut Metadata<'_>) {
+            offers.offer(LANE, || 7);
+        }
+    }
+    let queue = queue(Named, 9);
+    assert_eq!(LANE.of_granted(&queue, Timestamp::ZERO), Some(7));
+}
+
+#[test]
+fn a_limiter_that_panicked_once_leaves_no_gate_behind() {
+    struct Once(Concurrency, AtomicU32);
+    impl Limiter for Once {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            assert_ne!(self.1.fetch_add(1, Ordering::Relaxed), 2, "a limiter");
+            self.0.take_at(now, n)
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn release(&self, n: u32) {
+            Limiter::release(&self.0, n);
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            Limiter::retry(&self.0, denied)
+        }
+    }
+    let queue = queue(Once(Concurrency::new(2), AtomicU32::new(0)), 9);
+    let _held = now(queue.acquire(1)).unwrap();
+    // Denied by the first look (the second call), the second look panics.
+    let mut two = Task::new(queue.acquire(2));
+    assert!(catch_unwind(AssertUnwindSafe(|| two.poll())).is_err());
+    drop(two);
+    assert!(queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(), "one is free, nobody waits");
+}
+
+/// A refund is not enough to grant, but brings the instant forward.
+#[test]
+fn a_thread_is_told_when_its_own_time_becomes_earlier() {
+    let bucket = TokenBucket::new(Rate::per_second(1_000), 4_000);
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
+    let mut held = now(queue.acquire(4_000)).unwrap();
+    let started = Instant::now();
+    let thread = std::thread::spawn({
+        let queue = Arc::clone(&queue);
+        // Fits after 3 s, and after the refund 2.7 s earlier.
+        move || queue.blocking_acquire(3_000).map(drop)
+    });
+    while queue.counts().waiters < 1 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(held.refund_at(queue.clock().now(), 2_700), Ok(2_700));
+    thread.join().unwrap().unwrap();
+    let waited = started.elapsed();
+    assert!(waited < Duration::from_secs(2), "it fits after 300 ms, and got it after {waited:?}");
+}
+
+/// Nor those that one has in its hand who is about to wake others.
+#[test]
+fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
+    use core::sync::atomic::AtomicBool;
+    /// Frees one as it denies, once it is told to.
+    struct Late(Concurrency, Arc<AtomicBool>);
+    impl Limiter for Late {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            let outcome = self.0.take_at(now, n);
+            if outcome.is_err() && self.1.swap(false, Ordering::Relaxed) {
+                Limiter::release(&self.0, 1);
+            }
+            outcome
+        }
+        fn release(&self, n: u32) {
+            Limiter::release(&self.0, n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            Limiter::retry(&self.0, denied)
+        }
+    }
+    let armed = Arc::new(AtomicBool::new(false));
+    let limit = Late(Concurrency::new(3), Arc::clone(&armed));
+    let queue: Queue<_, _, Watched> = Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
+    let queue: &'static _ = Box::leak(Box::new(queue));
+    now(queue.acquire(1)).unwrap().forget();
+    let two = now(queue.acquire(2)).unwrap();
+    let mut old = Task::new(queue.acquire(2));
+    assert!(old.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    armed.store(true, Ordering::Relaxed);
+    let mut new = Task::new(queue.acquire(1));
+    // Before it is given back: the first look denies (and frees one), the second, under the lock, takes it.
+    Watched::before_unlock(move || drop(two));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(new.poll()))).is_err());
+    drop(new);
+    drop(old);
+    assert_eq!(queue.available_at(Timestamp::ZERO), 3);
+}
+
+/// Where a critical section lets its own context in again.
+#[cfg(feature = "critical-section")]
+#[test]
+fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
+    use core::sync::atomic::AtomicBool;
+    use portcullis_async::InterruptLock;
+    type Again = Queue<Uses, ManualClock, InterruptLock>;
+    struct Uses(Concurrency, Arc<AtomicBool>, std::sync::OnceLock<&'static Again>);
+    impl Limiter for Uses {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            if self.1.swap(false, Ordering::Relaxed) {
+                let _ = catch_unwind(AssertUnwindSafe(|| self.2.get().unwrap().advance()));
+            }
+            self.0.take_at(now, n)
+        }
+        fn release(&self, n: u32) {
+            Limiter::release(&self.0, n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            Limiter::retry(&self.0, denied)
+        }
+    }
+    let armed = Arc::new(AtomicBool::new(false));
+    let limit = Uses(Concurrency::new(2), Arc::clone(&armed), std::sync::OnceLock::new());
+    let queue: &'static Again = Box::leak(Box::new(Queue::new(limit, ManualClock::new(), 9)));
+    queue.change(|limit| limit.2.set(queue).map_err(drop)).unwrap();
+    let held = now(queue.acquire(2)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    armed.store(true, Ordering::Relaxed);
+    // Grants the one who waits once.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+    let counts = queue.counts();
+    assert_eq!((counts.granted, counts.waiters), (1, 0));
+    drop(wait);
+    assert_eq!(queue.available_at(Timestamp::ZERO), 2);
+}
