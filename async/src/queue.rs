@@ -34,7 +34,7 @@ use crate::list::{End, List, Node, State};
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
-use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use crate::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU8, fence};
 use crate::wakes::Wakes;
 use crate::{Acquire, Rejected};
@@ -324,9 +324,9 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
         // Of one who links, and then asks the limiter, and one who has given back, and then looks here, at least one sees the other.
         fence(SeqCst);
         if self.gate.load(Relaxed) & WAITED != 0 {
-            // Release: pairs with `drain`, which then finds what was given back; a read-modify-write, as every mark is, so that it is
-            // handed on by those that mark after it.
-            self.marked.swap(true, Release);
+            // Behind the fence, which releases what was given back; a read-modify-write, as every mark is, so that those that mark after it
+            // hand it on.
+            self.marked.swap(true, Relaxed);
             self.wake_and_grant(Wakes::new());
         }
     }
@@ -334,7 +334,7 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
     /// Settles all who can be, from the end whose turn it is.
     fn drain(&self, inner: &mut Inner, wakes: &mut Wakes) {
         // Acquire: pairs with `grant`. Before the limiter is asked, so that what comes after is marked anew.
-        if self.marked.swap(false, AcqRel) {
+        if self.marked.swap(false, Ordering::Acquire) {
             // What was given back may have made the time of the same one earlier.
             inner.told = None;
         }

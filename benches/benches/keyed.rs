@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::hash::RandomState;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use portcullis_core::{Keyed, KeyedWord, LimiterExt, Line, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Keyed, KeyedWord, Line, Rate, Timestamp, TokenBucket};
 
 use crate::support::{Pressure, bench, group};
 

@@ -4,6 +4,7 @@
 //! told. A bucket in steps, or a window that the first request starts, is a setting as well: the same code serves it. This is a
 //! library, so that `cargo xtask no-std` can compile the same functions for targets on which nothing can be linked yet.
 #![no_std]
+#![allow(clippy::needless_lifetimes, reason = "some of the types have a lifetime of their own")]
 #![allow(unsafe_code, reason = "a name that can be found in the assembly is an unsafe attribute")]
 
 use portcullis_core::{
@@ -20,7 +21,6 @@ macro_rules! acquires {
         /// # Errors
         ///
         /// As the limiter.
-        #[allow(clippy::elidable_lifetime_names, reason = "some of the types have a lifetime of their own")]
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "Rust" fn $name<'a>(

@@ -1192,7 +1192,7 @@ fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
 fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     let make = || {
         let quick = TokenBucket::new(Rate::per_second(100), 1);
-        Penalty::builder(Duration::from_secs(60))
+        Penalty::builder(Duration::from_mins(1))
             .after(2, Duration::from_secs(30))
             .build()
             .unwrap()

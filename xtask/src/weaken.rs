@@ -1,4 +1,4 @@
-//! Shows that the loom models can fail: weakens the core in one place at a time, and expects the model that is named for that
+//! Shows that the loom models can fail: weakens the core or the queue in one place at a time, and expects the model that is named for that
 //! place to fail.
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 /// One change for the worse, and the model that must notice.
 struct Mutant {
-    /// A file of `core/src`.
+    /// A file, from the workspace's root.
     file: &'static str,
     /// The first words of the function that is changed, up to its end; found once in the file.
     within: &'static str,
@@ -18,12 +18,12 @@ struct Mutant {
     model: (&'static str, &'static str),
 }
 
-/// Weakens the core of the workspace in `root` in each way of [`MUTANTS`], in a copy under `target`.
+/// Weakens the core and the queue of the workspace in `root` in each way of [`MUTANTS`], in a copy under `target`.
 ///
 /// # Errors
 ///
 /// When a model passes that should fail, when a text that is to be replaced is not there once, or when the models fail on the
-/// core as it is.
+/// sources as they are.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let scratch = root.join("target/weaken");
     let tree = scratch.join("tree");
@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let untouched = models.cargo(&["--no-fail-fast"])?;
     if !untouched.status.success() {
         println!("{}", text_of(&untouched));
-        return Err("the models fail on the core as it is".to_owned());
+        return Err("the models fail on the sources as they are".to_owned());
     }
     let mut failed = 0;
     for mutant in MUTANTS {
@@ -51,7 +51,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         println!("         {file} {name}: {what}");
     }
     println!("{} passed, {failed} failed", MUTANTS.len() - failed);
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened cores were not noticed")) }
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened places were not noticed")) }
 }
 
 /// The copy of the workspace, and where all mutants of it are built.
@@ -63,7 +63,7 @@ struct Models {
 impl Models {
     /// Tries one mutant, and puts the file back. Returns by what the model noticed, or why that is in doubt.
     fn try_mutant(&self, mutant: &Mutant) -> Result<String, String> {
-        let path = self.tree.join("core/src").join(mutant.file);
+        let path = self.tree.join(mutant.file);
         let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mutated = mutate(&original, mutant)?;
         let write = |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
@@ -156,20 +156,22 @@ fn one_line(text: &str) -> String {
     if words.is_empty() { "(nothing)".to_owned() } else { words.join(" ") }
 }
 
-const TOKEN_BUCKET: &str = "token_bucket.rs";
-const LATTICE: &str = "lattice.rs";
-const FIXED_WINDOW: &str = "fixed_window.rs";
-const SLICED_BUCKET: &str = "sliced_bucket.rs";
-const SLICE: &str = "slice.rs";
-const LINE: &str = "line.rs";
-const KEYED: &str = "keyed.rs";
-const KEYED_ARRAY: &str = "keyed_array.rs";
-const TABLE: &str = "table.rs";
-const SEED: &str = "seed.rs";
-const SLIDING_WINDOW: &str = "sliding_window.rs";
-const CONCURRENCY: &str = "concurrency.rs";
-const LEASE_POOL: &str = "lease_pool.rs";
-const LIVE: &str = "live.rs";
+const TOKEN_BUCKET: &str = "core/src/token_bucket.rs";
+const LATTICE: &str = "core/src/lattice.rs";
+const FIXED_WINDOW: &str = "core/src/fixed_window.rs";
+const SLICED_BUCKET: &str = "core/src/sliced_bucket.rs";
+const SLICE: &str = "core/src/slice.rs";
+const LINE: &str = "core/src/line.rs";
+const KEYED: &str = "core/src/keyed.rs";
+const KEYED_ARRAY: &str = "core/src/keyed_array.rs";
+const TABLE: &str = "core/src/table.rs";
+const QUEUE: &str = "async/src/queue.rs";
+const LIST: &str = "async/src/list.rs";
+const SEED: &str = "core/src/seed.rs";
+const SLIDING_WINDOW: &str = "core/src/sliding_window.rs";
+const CONCURRENCY: &str = "core/src/concurrency.rs";
+const LEASE_POOL: &str = "core/src/lease_pool.rs";
+const LIVE: &str = "core/src/live.rs";
 
 /// Every ordering above `Relaxed`, weakened; and of each algorithm some check left out or transition broken.
 const MUTANTS: &[Mutant] = &[
@@ -230,7 +232,7 @@ const MUTANTS: &[Mutant] = &[
         model: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
     },
     Mutant {
-        file: "stamped.rs",
+        file: "core/src/stamped.rs",
         within: "fn ahead(&self",
         text: "distance < self.behind.into()",
         by: "true",
@@ -499,14 +501,14 @@ const MUTANTS: &[Mutant] = &[
         model: ("lease_pool", "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free"),
     },
     Mutant {
-        file: "counted.rs",
+        file: "core/src/counted.rs",
         within: "fn release(&self",
         text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
         by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
         model: ("counted", "what_is_held_never_exceeds_the_limit"),
     },
     Mutant {
-        file: "clock.rs",
+        file: "core/src/clock.rs",
         within: "pub fn advance(&self",
         text: "self.0.fetch_add(by, Relaxed)",
         by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
@@ -586,14 +588,14 @@ const MUTANTS: &[Mutant] = &[
     },
     // The time of a grant is noted only when others can see the grant.
     Mutant {
-        file: "adjustable_bucket.rs",
+        file: "core/src/adjustable_bucket.rs",
         within: "pub fn adjust_at(&self",
         text: "let newest = self.live.no_older_than_newest(tick);",
         by: "let newest = tick;",
         model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
     },
     Mutant {
-        file: "adjustable_window.rs",
+        file: "core/src/adjustable_window.rs",
         within: "pub fn adjust_at(",
         text: "let newest = self.live.no_older_than_newest(tick);",
         by: "let newest = tick;",
@@ -884,9 +886,212 @@ const MUTANTS: &[Mutant] = &[
         by: "true",
         model: ("keyed_array", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
     },
+    // The queue of waits: who gives back and who queues.
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn enqueue(&self",
+        text: "fence(SeqCst);",
+        by: "",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn grant(&self)",
+        text: "fence(SeqCst);",
+        by: "",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn enqueue(&self",
+        text: "self.gate.fetch_or(WAITED, Relaxed);",
+        by: "",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    // No second question to the limiter.
+    Mutant {
+        file: QUEUE,
+        within: "fn admit(&self",
+        text: "self.order == Order::NewestFirst || inner.list.end(End::First).is_none()",
+        by: "false",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    // A second question past those who wait.
+    Mutant {
+        file: QUEUE,
+        within: "fn admit(&self",
+        text: "self.order == Order::NewestFirst || inner.list.end(End::First).is_none()",
+        by: "true",
+        model: ("queue", "a_release_that_finds_somebody_queue_is_granted_by_that_one"),
+    },
+    // Who marks, and who lets go of the list.
+    Mutant {
+        file: QUEUE,
+        within: "fn wake_and_grant(&self",
+        text: "fence(SeqCst);",
+        by: "",
+        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+    },
+    // Nobody looks at the mark after letting go.
+    Mutant {
+        file: QUEUE,
+        within: "fn with<T>(&self",
+        text: "self.wake_and_grant(wakes);",
+        by: "wakes.wake();",
+        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "pub fn counts(&self)",
+        text: "self.with(|inner, _| inner.counts)",
+        by: "self.lock.lock(|| unsafe { (*self.inner.get()).counts })",
+        model: ("queue", "a_release_that_finds_the_counts_being_read_is_granted_by_the_reader"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn wake_and_grant(&self",
+        text: "if drained.is_none() {",
+        by: "if { wakes.wake(); drained.is_none() || true } {",
+        model: ("queue", "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted"),
+    },
+    // A mark that is no read-modify-write.
+    Mutant {
+        file: QUEUE,
+        within: "fn grant(&self)",
+        text: "self.marked.swap(true,",
+        by: "self.marked.store(true,",
+        model: ("queue", "two_releases_at_once_are_both_found_by_one_who_looks_meanwhile"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
+        text: "self.marked.swap(true,",
+        by: "self.marked.store(true,",
+        model: ("queue", "a_release_beside_a_head_that_gives_up_is_found_by_one_who_looks_meanwhile"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn drain(&self",
+        text: "self.marked.swap(true,",
+        by: "self.marked.store(true,",
+        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn drain(&self",
+        text: "self.marked.swap(false, Ordering::Acquire)",
+        by: "self.marked.swap(false, Relaxed)",
+        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+    },
+    // No mark.
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
+        text: "self.marked.swap(true, Relaxed);",
+        by: "",
+        model: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn drain(&self",
+        text: "self.marked.swap(true, Relaxed);",
+        by: "",
+        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn give_back(&self",
+        text: "self.grant();",
+        by: "",
+        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+    },
+    // What a wait's state was before the list was held.
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
+        text: "if Node::state(node) != State::Waiting",
+        by: "if false",
+        model: ("queue", "one_who_gives_up_beside_its_eviction_leaves_once"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn outcome(&self",
+        text: "let waits = Node::state(node) == State::Waiting;",
+        by: "let waits = true;",
+        model: ("queue", "a_waker_that_is_replaced_beside_a_grant_is_not_the_one_that_is_missed"),
+    },
+    // The gate is lowered while somebody waits.
+    Mutant {
+        file: QUEUE,
+        within: "Drop for Leave<",
+        text: ".is_none()",
+        by: ".is_none() | true",
+        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+    },
+    // Newcomers get past those who wait.
+    Mutant {
+        file: QUEUE,
+        within: "fn pass(&self",
+        text: "gate & WAITED != 0",
+        by: "false",
+        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn try_now(&self, min: u32, max: u32) -> Option<Result<(u32, Receipt), Rejected>> {",
+        text: "gate & WAITED != 0",
+        by: "false",
+        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
+    },
+    // A close takes what is free.
+    Mutant {
+        file: QUEUE,
+        within: "fn drain(&self",
+        text: "if inner.closed {",
+        by: "if inner.closed && (self.take(now, min, max).is_ok() || true) {",
+        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
+    },
+    // Nobody who is evicted is told.
+    Mutant {
+        file: QUEUE,
+        within: "fn admit(&self",
+        text: "wakes.push(inner.list.settle(oldest, State::Evicted, None));",
+        by: "let _ = inner.list.settle(oldest, State::Evicted, None);",
+        model: ("queue", "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has"),
+    },
+    // The driver sleeps on.
+    Mutant {
+        file: QUEUE,
+        within: "unsafe fn enqueue(&self",
+        text: "wakes.push(inner.driver.take());",
+        by: "",
+        model: ("queue", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn tell_next(&self",
+        text: "wakes.push(inner.driver.take());",
+        by: "",
+        model: ("queue", "a_driver_learns_of_a_head_that_gives_up_beside_its_look"),
+    },
+    // The hand-over.
+    Mutant {
+        file: LIST,
+        within: "unsafe fn state(",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        model: ("queue", "a_permit_that_is_handed_over_guards_data"),
+    },
+    Mutant {
+        file: LIST,
+        within: "unsafe fn settle(",
+        text: "Release)",
+        by: "Relaxed)",
+        model: ("queue", "a_permit_that_is_handed_over_by_a_third_one_guards_data"),
+    },
     // Compositions: what was taken before a denial stays taken.
     Mutant {
-        file: "all_of.rs",
+        file: "core/src/all_of.rs",
         within: "fn take<L: Limiter + ?Sized>(",
         text: "rest()?;",
         by: "let failed = rest(); if failed.is_err() { mem::forget(undo); return failed; }",
@@ -911,8 +1116,8 @@ mod tests {
     }
 
     #[test]
-    fn every_text_that_a_mutant_replaces_is_in_the_core_once() {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src");
+    fn every_text_that_a_mutant_replaces_is_there_once() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for mutant in MUTANTS {
             let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
             if let Err(why) = mutate(&source, mutant) {

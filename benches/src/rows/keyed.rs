@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
-use portcullis_core::{Keyed, KeyedWord, LimiterExt, Line, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Keyed, KeyedWord, Line, Rate, Timestamp, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
