@@ -223,12 +223,14 @@ impl<W: Word> FixedWindow<W> {
         let mut state = self.state.load(Relaxed);
         loop {
             // On a grid, a window that is on ends where one that begins now would. Any other end is further from it than the limit; and
-            // of one that is empty again it matters who started it.
+            // of one that is empty again it matters who started it, if not the grid.
             let other = Stamped::<W>::count(state, end).wrapping_sub(1);
             let from = if other < self.limit() - wanted {
                 state
             } else if other < self.limit() {
                 return Err(Denied::Exhausted { now, permits: n });
+            } else if state == end && !self.rounded {
+                state
             } else {
                 let span = self.span.into();
                 match Self::elsewhere(self.layout, self.grid, self.rounded, span, state, now, wanted) {

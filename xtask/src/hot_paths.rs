@@ -64,6 +64,8 @@ const KEYED: &[&str] = &[
     "confirm",
     "hold",
     "elsewhere",
+    "is_full_since",
+    "is_forgettable",
     "FlattenCompat",
     "filter_map_try_fold",
 ];

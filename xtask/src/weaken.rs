@@ -884,7 +884,7 @@ const MUTANTS: &[Mutant] = &[
         within: "fn is_free(",
         text: "held.state() & USERS == 0",
         by: "true",
-        model: ("keyed_array", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
+        model: ("keyed_array", "a_release_beside_a_claim_gives_back_to_its_own_key"),
     },
     // The queue of waits: who gives back and who queues.
     Mutant {
