@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, ManualClock, Rate, Retry,
-    SettingsError, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Line, ManualClock, Rate, Retry,
+    SettingsError, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -78,6 +78,8 @@ fn are_small() {
     assert!(size_of::<SlidingWindow<8>>() <= 192);
     assert_eq!((size_of::<Concurrency<u64>>(), size_of::<Concurrency<u32>>()), (8, 4), "one word");
     assert_eq!(size_of::<Unlimited>(), 0);
+    assert!(size_of::<SlicedBucket<u64>>() <= 96 && size_of::<Slice<&SlicedBucket>>() <= 32);
+    assert_eq!((size_of::<Line>(), align_of::<Line>()), (64, 64), "eight keys in a cache line");
     let slot = (size_of::<LeasePool<Unlimited, 1024>>() - size_of::<LeasePool<Unlimited, 512>>()) / 512;
     assert_eq!(slot, 16);
 }
