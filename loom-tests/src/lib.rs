@@ -1,4 +1,4 @@
-//! Loom models of every atomic algorithm of `portcullis-core`, one file in `tests` for each primitive.
+//! Loom models of every atomic algorithm of `portcullis-core` and `portcullis-async`, one file in `tests` for each primitive.
 //!
 //! They run where loom takes the place of the atomics, and are empty everywhere else:
 //!
