@@ -191,10 +191,10 @@ fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
         release(&table, A, 1);
         let b = spawn(&table, |table| grant(table, B, at(5 + 509), 1));
         // As far ahead as the time that an entry notes can tell: it stays.
-        let a = grant(&table, A, at(5 + 510), 1);
+        let a = grant(&table, A, at(5 + 511), 1);
         let b = join(b);
         assert_eq!(a + b, 1);
-        assert_eq!([A, B, C].map(|key| available(&table, key, at(5 + 510))), [1 - a, 1 - b, 0]);
+        assert_eq!([A, B, C].map(|key| available(&table, key, at(5 + 511))), [1 - a, 1 - b, 0]);
     });
 }
 
