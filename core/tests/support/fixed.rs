@@ -108,10 +108,9 @@ impl Model for FixedModel {
         // The old window, with all that was taken in it, as if it ended when its end comes around.
         let lapped = self.lap(now).map(|ahead| position + ahead);
         let on_until = lapped.or((position < self.end).then_some(self.end));
-        // Of windows that a request starts, one with nothing in it has not been started; but where the start is rounded up, one may end
-        // when that would have ended which is not.
+        // Of windows that a request starts, one with nothing in it has not been started.
         let empty = self.started && self.count == 0;
-        match on_until.filter(|&end| !(empty && begun >= end) || position + self.span() == end) {
+        match on_until.filter(|&end| !(empty && begun >= end)) {
             Some(end) if lapped.is_some() => (self.end, self.newest) = (end, position),
             Some(_) => {}
             None => {
