@@ -1,49 +1,20 @@
 //! No wait allocates: a counting allocator watches each path.
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use std::alloc::System;
 use std::sync::Arc;
 
+use allocations::allocations;
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
     AllOf, Concurrency, FixedWindow, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate, SlidingWindow,
     Timestamp, TokenBucket,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// The allocations that this thread makes in `f`.
-fn allocations(f: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
-    f();
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 fn poll<F: Future>(wait: &mut Pin<&mut F>) -> Poll<F::Output> {
     wait.as_mut().poll(&mut Context::from_waker(Waker::noop()))

@@ -1,45 +1,16 @@
 //! No path of the crate allocates: a counting allocator watches each of them.
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
-use core::time::Duration;
-use std::alloc::System;
+#[path = "support/allocations.rs"]
+mod allocations;
 
+use core::time::Duration;
+
+use allocations::allocations;
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
     AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter, LimiterExt,
     ManualClock, Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// The allocations that this thread makes in `f`.
-fn allocations(f: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
-    f();
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)

@@ -1,56 +1,27 @@
 //! A table of limiters by key under attack: millions of keys that each come to push others out, keys chosen to fall together, and threads that
 //! come with the same keys at once. Nobody is granted more than the limit of a key, nobody in use is reset, and nothing is allocated.
 
+#[path = "support/allocations.rs"]
+mod allocations;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
 use core::hash::{BuildHasher, Hasher};
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
-use std::alloc::System;
 use std::collections::HashMap;
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
+use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
     AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed,
     Timestamp, TokenBucket,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// The allocations that this thread makes in `f`.
-fn allocations(f: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
-    f();
-    ALLOCATIONS.with(Cell::get) - before
-}
 
 const fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
