@@ -13,6 +13,41 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 ///
 /// A release never waits for the lock: it leaves a mark, which the lock's holder finds.
 ///
+/// Another one is yours to name, say a spin lock, where every context that polls waits runs on a core of its own:
+///
+/// ```
+/// use core::hint::spin_loop;
+/// use core::sync::atomic::{AtomicBool, Ordering::{Acquire, Release}};
+/// use portcullis_async::{Queue, RawLock};
+/// use portcullis_core::{Concurrency, ManualClock};
+///
+/// struct Spinning(AtomicBool);
+///
+/// // SAFETY: of those that exchange `false` for `true` one succeeds, until it has stored `false`. (One that panics keeps it for ever.)
+/// unsafe impl RawLock for Spinning {
+///     const OPEN: Self = Self(AtomicBool::new(false));
+///
+///     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
+///         while self.0.compare_exchange_weak(false, true, Acquire, Acquire).is_err() {
+///             spin_loop();
+///         }
+///         let outcome = work();
+///         self.0.store(false, Release);
+///         outcome
+///     }
+///
+///     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+///         self.0.compare_exchange(false, true, Acquire, Acquire).ok()?;
+///         let outcome = work();
+///         self.0.store(false, Release);
+///         Some(outcome)
+///     }
+/// }
+///
+/// let queue: Queue<_, _, Spinning> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+/// assert!(futures_executor::block_on(queue.acquire(1)).is_ok());
+/// ```
+///
 /// # Safety
 ///
 /// While a closure runs in `lock` or `try_lock`, none runs in either of them on the same lock: on no other thread, in no interrupt, and not within the

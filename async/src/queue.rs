@@ -360,12 +360,12 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
             // SAFETY: linked.
             wakes.push(unsafe { inner.list.settle(node, state, grant) });
         }
-        self.tell_next(inner, wakes);
+        self.tell_next(inner, wakes, now);
     }
 
     /// Has the time to call again asked for anew, if it may have changed: by the driver, and by the one whose turn it is, if that is a thread that
     /// sleeps until its time.
-    fn tell_next(&self, inner: &mut Inner, wakes: &mut Wakes) {
+    fn tell_next(&self, inner: &mut Inner, wakes: &mut Wakes, now: Timestamp) {
         let next = inner.list.end(self.turn());
         let address = next.map(NonNull::addr);
         if inner.told == address {
@@ -375,7 +375,7 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
         let Some(next) = next else { return };
         // SAFETY: linked, and we have the list.
         let (permits, sleeps) = unsafe { ((*next.as_ptr()).min, (*next.as_ptr()).sleeps) };
-        if let Next::At(_) = self.wait_for(permits) {
+        if let Next::At(_) = self.wait_for(now, permits) {
             wakes.push(inner.driver.take());
             if sleeps {
                 // SAFETY: linked, and we have the list. Its waker is set again when it is polled.
@@ -698,7 +698,7 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
     /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
     /// ```
     pub fn acquire_between(&self, min: u32, max: u32) -> Acquire<&Self> {
-        Acquire::new(self, min, max.max(min))
+        Acquire::new(self, min, max)
     }
 
     /// Grants what has become available by time, as the clock tells it, and says when to call again.
@@ -791,7 +791,7 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
                     Some(node) => {
                         // SAFETY: linked, and we have the list.
                         let permits = unsafe { (*node.as_ptr()).min };
-                        self.wait_for(permits)
+                        self.wait_for(self.clock.now(), permits)
                     }
                 };
                 if driver.is_some() {
@@ -825,12 +825,11 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
             // Another one's, maybe.
             wakes.push(inner.driver.take());
             inner.told = None;
-            self.tell_next(inner, wakes);
+            self.tell_next(inner, wakes, self.clock.now());
         });
     }
 
-    fn wait_for(&self, permits: u32) -> Next {
-        let now = self.clock.now();
+    fn wait_for(&self, now: Timestamp, permits: u32) -> Next {
         match self.limiter.retry(Denied::Exhausted { now, permits }) {
             Retry::At(at) => Next::At(at.max(now)),
             Retry::After(wait) => Next::At(now.saturating_add(wait)),

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::Deref;
 
-use crate::limiter::offer;
+use crate::limiter::{forward, offer};
 use crate::line::Address;
 use crate::metadata::Metadata;
 use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
@@ -23,6 +23,7 @@ pub trait Keys {
         false
     }
 }
+
 /// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry anew at each call.
 ///
 /// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
@@ -84,6 +85,8 @@ impl<'t, T> Deref for Key<'t, T> {
         &self.0
     }
 }
+
+forward!([T: Keys] Key<'_, T>);
 
 /// What a [`Key`] points to: the limiter itself.
 ///

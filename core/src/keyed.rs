@@ -262,8 +262,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         held.is_none_or(|held| self.limit(held.tag()).is_forgettable(held.state(), now, since))
     }
 
-    fn has_room(&self, address: &Address, now: Timestamp) -> bool {
-        address.has_room(self.table.lines(), |_, held| self.is_free(held, now))
+    fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.table.has_room(address, now, n, |_, held| self.is_free(held, now))
     }
 
     /// Changes the state of a key's entry, where it has one and `change` does.
@@ -324,8 +324,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let (state, receipt) = match limit.grant(limit.fresh(now), now, n) {
-            Ok((_, receipt)) if n == 0 && self.has_room(address, now) => return Some(Ok(receipt)),
-            Ok(_) if n == 0 => return Some(Err(Denied::Crowded { now, permits: n })),
+            Ok((_, receipt)) if n == 0 => return Some(self.has_room(address, now, n).map(|()| receipt)),
             Ok(taken) => taken,
             Err(denied) => return Some(Err(denied)),
         };
@@ -366,7 +365,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
         let state = if let Found::Held(_, held) = found { held.state() } else { limit.fresh(now) };
         limit.grant(state, now, n)?;
         match found {
-            Found::Nothing if !self.has_room(address, now) => Err(Denied::Crowded { now, permits: n }),
+            Found::Nothing => self.has_room(address, now, n),
             _ => Ok(()),
         }
     }

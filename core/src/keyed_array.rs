@@ -252,8 +252,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         })
     }
 
-    fn has_room(&self, address: &Address, now: Timestamp) -> bool {
-        address.has_room(self.table.lines(), |at, held| self.is_free(at, held, now))
+    fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.table.has_room(address, now, n, |at, held| self.is_free(at, held, now))
     }
 
     /// Counts a call in, which is about to work on an entry's limiter.
@@ -333,12 +333,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
                 Found::Nothing => {
                     self.fresh.peek_at(now, n)?;
                     if n == 0 {
-                        let room = self.has_room(address, now);
-                        return if room {
-                            Ok(Receipt::NONE)
-                        } else {
-                            Err(Denied::Crowded { now, permits: n })
-                        };
+                        return self.has_room(address, now, n).map(|()| Receipt::NONE);
                     }
                     let claimed =
                         self.table.claim(address, now, n, |at, held| self.is_free(at, held, now))?;
@@ -363,7 +358,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
         let found = address.find(self.table.lines());
         self.limiter_of(&found).peek_at(now, n)?;
         match found {
-            Found::Nothing if !self.has_room(address, now) => Err(Denied::Crowded { now, permits: n }),
+            Found::Nothing => self.has_room(address, now, n),
             _ => Ok(()),
         }
     }

@@ -110,6 +110,13 @@ impl Lattice {
         }
     }
 
+    /// What a bucket is used up to that a take left used up to `left`, once `n` permits of the take are given back at `position`: not further than one
+    /// that is full then, since who is late must not find more.
+    pub(crate) fn restored(&self, position: u64, left: u64, n: u32) -> u64 {
+        let used = left.wrapping_sub(u64::from(n).wrapping_mul(self.cost)) & self.mask;
+        self.balance(position, used).from
+    }
+
     /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much that is.
     pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
         let price = u64::from(n).checked_mul(self.cost)?;

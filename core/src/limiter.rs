@@ -385,9 +385,9 @@ macro_rules! forward {
         }
     )*};
 }
+#[cfg(target_has_atomic = "64")]
+pub(crate) use forward;
 
 forward!([L: Limiter + ?Sized] &L);
 #[cfg(feature = "std")]
 forward!([L: Limiter + ?Sized] std::boxed::Box<L>, [L: Limiter + ?Sized] std::sync::Arc<L>);
-#[cfg(target_has_atomic = "64")]
-forward!([T: crate::key::Keys] crate::Key<'_, T>);

@@ -363,10 +363,8 @@ impl<W: Word> SlicedBucket<W> {
         if self.sliced_in(left) > 0 {
             return 0;
         }
-        let used = (left >> self.low).wrapping_sub(u64::from(n).wrapping_mul(lattice.cost));
-        // Not further than a bucket that is full now: who is late must not find more.
-        let used = lattice.balance(lattice.position(self.ticks.index(now)), used & lattice.mask).from;
-        let restored = self.pack(used, 0);
+        let position = lattice.position(self.ticks.index(now));
+        let restored = self.pack(lattice.restored(position, left >> self.low, n), 0);
         loop {
             match self.word.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {

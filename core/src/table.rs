@@ -99,6 +99,21 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         }
     }
 
+    /// Whether a claim would find an entry for `address`.
+    pub(crate) fn has_room(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        is_free: impl Fn(usize, Option<Held>) -> bool,
+    ) -> Result<(), Denied> {
+        if address.has_room(self.lines(), is_free) {
+            Ok(())
+        } else {
+            Err(Denied::Crowded { now, permits: n })
+        }
+    }
+
     pub(crate) fn statistics(&self, is_live: impl Fn(usize, Held) -> bool) -> KeyedStatistics {
         let mut statistics = KeyedStatistics {
             entries: self.lines().len() * PLACES,

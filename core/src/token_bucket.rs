@@ -348,20 +348,13 @@ impl<W: Word> TokenBucket<W> {
         self.take(now, n)
     }
 
-    /// What a bucket is used up to that is as a take left it, once `n` permits of the take are given back.
-    fn restored(&self, now: Timestamp, n: u32, receipt: Receipt) -> u64 {
-        let used = receipt.note().wrapping_sub(u64::from(n).wrapping_mul(self.cost.into())) & W::MASK;
-        // Not further than a bucket that is full now: who is late must not find more.
-        self.lattice().balance(self.position(now), used).from
-    }
-
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
     fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         if n == 0 || self.lattice().is_unlimited() {
             return n;
         }
         let left = receipt.note();
-        let restored = self.restored(now, n, *receipt);
+        let restored = self.lattice().restored(self.position(now), left, n);
         loop {
             match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
@@ -439,7 +432,7 @@ impl<W: Word> Judge for TokenBucket<W> {
         if state != receipt.note() {
             return None;
         }
-        let restored = self.restored(now, n, *receipt);
+        let restored = self.lattice().restored(self.position(now), receipt.note(), n);
         *receipt = Receipt::new(restored);
         Some(restored)
     }
