@@ -1,20 +1,21 @@
 //! Slices: shares of a token bucket or a concurrency limit that a thread takes from without asking anybody, within the limit's own bound,
 //! whatever they have and however long they do nothing.
 
+#[path = "support/allocations.rs"]
+mod allocations;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
-use std::alloc::System;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
     AllOf, Concurrency, Counted, Denied, Idle, Lease, Limiter, LimiterExt, Rate, Receipt, Retry, Setting,
@@ -1127,29 +1128,6 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
     on_both!(check);
 }
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
 #[test]
 fn nothing_about_slices_allocates() {
     fn slices<W: Word>() {
@@ -1170,11 +1148,9 @@ fn nothing_about_slices_allocates() {
             }
         }
     }
-    let allocations = || ALLOCATIONS.with(Cell::get);
-    let before = allocations();
-    drop(core::hint::black_box(Box::new(1)));
-    assert_eq!(allocations() - before, 1, "what is counted");
-    let before = allocations();
-    on_both!(slices);
-    assert_eq!(allocations() - before, 0);
+    assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1, "what is counted");
+    let allocated = allocations(|| {
+        on_both!(slices);
+    });
+    assert_eq!(allocated, 0);
 }
