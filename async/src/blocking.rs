@@ -1,40 +1,245 @@
-//! Waits of threads, in the same queue as those of tasks.
+//! Waits of threads, in the same line as those of tasks.
 
-use core::future::Future;
+use core::cell::Cell;
 use core::pin::{Pin, pin};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire as Acq, Relaxed, Release};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use core::{hint, mem};
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
-use std::time::Instant;
 
-use portcullis_core::{Clock, Lease, Limiter};
+use portcullis_core::{Clock, Lease, Limiter, Timestamp};
 
+use crate::acquire::{Anchored, Queued};
+use crate::hall::{Caller, Hall, Next, Waits};
+use crate::hook::Hook;
 use crate::lock::RawLock;
-use crate::queue::{Next, Queue};
+use crate::queue::Queue;
+use crate::source::Source;
 use crate::{Acquire, Rejected};
 
-/// Unparks a thread.
-struct Parked(Thread);
+/// What a thread does that waits.
+const AWAKE: u32 = 0;
+/// Somebody has woken it.
+const WOKEN: u32 = 1;
+/// It waits for the word to change.
+const WAITS: u32 = 2;
+/// It is parked, for a time.
+const PARKED: u32 = 3;
 
-impl Wake for Parked {
+/// Wakes a thread.
+struct Sleeper {
+    word: AtomicU32,
+    thread: Thread,
+}
+
+impl Sleeper {
+    /// Sleeps until it is woken, or for `time`.
+    fn sleep(&self, time: Option<Duration>) {
+        let how = if time.is_some() { PARKED } else { WAITS };
+        // Acquire: sees what was done before it was woken.
+        if self.word.compare_exchange(AWAKE, how, Acq, Acq).is_ok() {
+            match time {
+                Some(time) => thread::park_timeout(time),
+                None => {
+                    while self.word.load(Relaxed) == WAITS {
+                        atomic_wait::wait(&self.word, WAITS);
+                    }
+                }
+            }
+        }
+        self.word.swap(AWAKE, Acq);
+    }
+}
+
+impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        match self.word.swap(WOKEN, Release) {
+            WAITS => atomic_wait::wake_one(&raw const self.word),
+            PARKED => self.thread.unpark(),
+            _ => {}
+        }
     }
 }
 
 std::thread_local! {
-    /// One for all waits of a thread.
-    static WAKER: Waker = Waker::from(Arc::new(Parked(thread::current())));
+    /// One for all waits of a thread; not there while it waits, so that a waker that waits itself gets another one.
+    static SLEEPER: Cell<Option<(Arc<Sleeper>, Waker)>> = const { Cell::new(None) };
 }
 
-impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
-    /// Waits for `n` permits as [`acquire`](Self::acquire) does, by parking the thread. Needs no driver: while it waits, the thread advances the queue itself.
+/// The thread's sleeper, or a new one.
+fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
+    let (sleeper, waker) = SLEEPER.try_with(Cell::take).ok().flatten().unwrap_or_else(|| {
+        let sleeper = Arc::new(Sleeper { word: AtomicU32::new(AWAKE), thread: thread::current() });
+        (Arc::clone(&sleeper), Waker::from(sleeper))
+    });
+    let outcome = work(&sleeper, &waker);
+    // It is lost where the thread ends at this moment.
+    _ = SLEEPER.try_with(|place| place.set(Some((sleeper, waker))));
+    outcome
+}
+
+/// How often one looks for permits before one queues: for some microseconds, less than it takes to sleep and wake.
+const SPINS: u32 = 100;
+
+/// What a thread asks of where it waits.
+pub trait Blocks: Waits {
+    /// Whether what is missing has to be released: which may be soon.
+    fn is_held(&self) -> bool;
+
+    /// The same, and nobody waits before.
+    fn is_soon(&self, key: Self::Key) -> bool;
+
+    fn now(&self) -> Timestamp;
+
+    /// When something is due next; `None` if somebody else sees to that.
+    fn drive(&self, waker: &Waker) -> Option<Next>;
+
+    fn undrive(&self, waker: &Waker);
+
+    /// Grants what is due.
+    fn advance(&self);
+}
+
+impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S, C, R, H, B> {
+    fn is_held(&self) -> bool {
+        self.source.held() > 0
+    }
+
+    fn is_soon(&self, key: S::Key) -> bool {
+        !self.is_waited_for(key) && !self.is_closed() && self.is_held()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn drive(&self, waker: &Waker) -> Option<Next> {
+        self.next(&Caller::Sleeper(waker)).map(|(next, _)| next)
+    }
+
+    fn undrive(&self, waker: &Waker) {
+        self.undrive(Some(waker));
+    }
+
+    fn advance(&self) {
+        self.next(&Caller::Passer);
+    }
+}
+
+impl<P: Anchored> Acquire<P>
+where
+    <P::Target as Queued>::Hall: Blocks,
+{
+    /// Waits in this thread. Needs no driver: while it waits, the thread sees to the queue's time itself, if nobody else does.
+    ///
+    /// For permits that somebody has to release it looks for some microseconds before it queues; a thread in the queue sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As of the future.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_async::{Acquire, Queue};
+    /// use portcullis_core::{MonotonicClock, Rate, TokenBucket};
+    /// let queue: Arc<Queue<_, _>> =
+    ///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), MonotonicClock::new(), 9));
+    /// for _ in 0..3 {
+    ///     let lease = Acquire::new(Arc::clone(&queue), 1, 1).block()?;
+    ///     assert_eq!(lease.permits(), 1);
+    /// }
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub fn block(mut self) -> Result<Lease<P>, Rejected> {
+        for _ in 0..SPINS {
+            if let Some((queue, (permits, receipt))) = self.take_now() {
+                return Ok(Lease::from_grant(queue, permits, receipt));
+            }
+            let Some(queue) = self.queue() else { break };
+            if !queue.hall().is_soon(queue.key()) {
+                break;
+            }
+            hint::spin_loop();
+        }
+        with_sleeper(|sleeper, waker| {
+            let deadline = self.deadline();
+            let mut wait = Blocked { wait: pin!(self.of_thread()), waker, drives: false };
+            let mut context = Context::from_waker(waker);
+            loop {
+                if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context) {
+                    let drives = mem::take(&mut wait.drives);
+                    if drives && outcome.is_err() {
+                        queue.hall().undrive(waker);
+                    }
+                    let outcome = wait.wait.as_mut().conclude(queue, outcome);
+                    if drives && let Ok(lease) = &outcome {
+                        lease.limiter().hall().undrive(waker);
+                    }
+                    return outcome;
+                }
+                let Some(queue) = wait.wait.queue() else { continue };
+                let hall = queue.hall();
+                let next = hall.drive(waker);
+                wait.drives |= next.is_some();
+                let next = match next {
+                    Some(Next::At(at)) => at.min(deadline),
+                    _ => deadline,
+                };
+                // What is to be released may come sooner than one falls asleep.
+                let mut spins = if hall.is_held() { SPINS } else { 0 };
+                while spins > 0 && wait.wait.is_waiting() {
+                    hint::spin_loop();
+                    spins -= 1;
+                }
+                if spins > 0 {
+                    continue;
+                }
+                let now = hall.now();
+                if next > now {
+                    sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
+                } else {
+                    // Its deadline, though somebody else drives.
+                    hall.advance();
+                }
+            }
+        })
+    }
+}
+
+/// A wait of a thread, which may drive. If something panics, it gives up first, so that it is not asked to drive on.
+struct Blocked<'w, P: Anchored>
+where
+    <P::Target as Queued>::Hall: Blocks,
+{
+    wait: Pin<&'w mut Acquire<P>>,
+    waker: &'w Waker,
+    drives: bool,
+}
+
+impl<P: Anchored> Drop for Blocked<'_, P>
+where
+    <P::Target as Queued>::Hall: Blocks,
+{
+    fn drop(&mut self) {
+        if self.drives {
+            self.wait.as_mut().give_up();
+            if let Some(queue) = self.wait.queue() {
+                queue.hall().undrive(self.waker);
+            }
+        }
+    }
+}
+
+impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+    /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see [`Acquire::block`].
     ///
     /// # Errors
     ///
@@ -49,15 +254,16 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
     /// }
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
+    #[inline]
     pub fn blocking_acquire(&self, n: u32) -> Result<Lease<&Self>, Rejected> {
-        self.block_on(pin!(self.acquire(n).of_thread()), n, None)
+        self.blocking_acquire_until(n, Timestamp::MAX)
     }
 
-    /// The same, for no longer than `timeout`.
+    /// The same, for no longer than `timeout` by the queue's clock.
     ///
     /// # Errors
     ///
-    /// As of `acquire`; [`Rejected::TimedOut`] after that time.
+    /// As of `acquire`; [`Rejected::Deadline`] after that time, or at once if it cannot be met.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -66,43 +272,29 @@ impl<L: Limiter, C: Clock, R: RawLock> Queue<L, C, R> {
     /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
     /// let _held = queue.blocking_acquire(1)?;
     /// let second = queue.blocking_acquire_for(1, Duration::from_millis(5));
-    /// assert_eq!(second.unwrap_err(), Rejected::TimedOut { permits: 1 });
+    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
     /// # Ok::<(), Rejected>(())
     /// ```
     pub fn blocking_acquire_for(&self, n: u32, timeout: Duration) -> Result<Lease<&Self>, Rejected> {
-        self.block_on(pin!(self.acquire(n).of_thread()), n, Instant::now().checked_add(timeout))
+        self.blocking_acquire_until(n, self.clock().now().saturating_add(timeout))
     }
 
-    fn block_on<'q>(
-        &'q self,
-        mut wait: Pin<&mut Acquire<&'q Self>>,
-        n: u32,
-        until: Option<Instant>,
-    ) -> Result<Lease<&'q Self>, Rejected> {
-        WAKER.with(|waker| {
-            let mut context = Context::from_waker(waker);
-            loop {
-                if let Poll::Ready(outcome) = wait.as_mut().poll(&mut context) {
-                    return outcome;
-                }
-                let next = match self.advance() {
-                    Next::At(at) => Some(Duration::from_nanos(
-                        at.as_nanos().saturating_sub(self.clock().now().as_nanos()),
-                    )),
-                    Next::Idle | Next::OnRelease => None,
-                };
-                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                if left == Some(Duration::ZERO) {
-                    return match wait.as_mut().poll(&mut context) {
-                        Poll::Ready(outcome) => outcome,
-                        Poll::Pending => Err(Rejected::TimedOut { permits: n }),
-                    };
-                }
-                match [next, left].into_iter().flatten().min() {
-                    Some(wait) => thread::park_timeout(wait),
-                    None => thread::park(),
-                }
-            }
-        })
+    /// The same, until `deadline` by the queue's clock; [`Timestamp::MAX`] is none.
+    ///
+    /// # Errors
+    ///
+    /// As of `acquire`; [`Rejected::Deadline`] when it is over, or at once if it cannot be met.
+    ///
+    /// ```
+    /// # use portcullis_async::{Queue, Rejected};
+    /// # use portcullis_core::{Clock, Concurrency, MonotonicClock, Timestamp};
+    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
+    /// let _held = queue.blocking_acquire(1)?;
+    /// let second = queue.blocking_acquire_until(1, queue.clock().now());
+    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn blocking_acquire_until(&self, n: u32, deadline: Timestamp) -> Result<Lease<&Self>, Rejected> {
+        Acquire::new(self, n, n).until(deadline).block()
     }
 }

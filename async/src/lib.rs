@@ -3,13 +3,16 @@
 //! A [`Queue`] owns a limiter. [`Queue::acquire`] waits for permits in a future, which holds the wait itself; [`Queue::blocking_acquire`] in a thread. Both stand in
 //! one queue, oldest or newest first, with limits in permits and in waits. What is refused gets a [`Rejected`], never a panic.
 //!
-//! A release grants to those who wait, and never waits for another thread or an interrupted context to do so. Permits that come back by time are granted
-//! by [`Queue::advance`], or by one task that runs [`Queue::drive`]; a thread that waits does it by itself.
+//! A release grants to those who wait, and never waits for another thread or an interrupted context to do so. Permits that come back by time are granted by the queue itself, if its clock is
+//! a [`Timer`] ([`Queue::attend`], [`Queue::attend_shared`]), by a task that runs [`Queue::drive`], or by whoever calls [`Queue::advance`]; a thread that waits sees to it itself.
+//!
+//! A [`KeyedQueue`] is the same around a table of limiters by key: a line for each key.
 //!
 //! # Features
 //!
-//! - `std` (by default): [`ThreadLock`], waits of threads, and all that `portcullis-core` has with `std`;
-//! - `critical-section`: [`InterruptLock`], for targets without threads.
+//! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that `portcullis-core` has with `std`;
+//! - `critical-section`: `InterruptLock`, for targets without threads;
+//! - `tokio`, `async-io`, `embassy-time`: timers of these.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -17,25 +20,51 @@
 extern crate std;
 
 mod acquire;
+mod agenda;
 #[cfg(all(feature = "std", not(loom)))]
 mod blocking;
+mod common;
+mod drained;
 mod drive;
+mod hall;
+mod hook;
+#[cfg(target_has_atomic = "64")]
+mod keyed_queue;
 mod list;
 mod lock;
+mod marks;
+mod options;
 mod queue;
 mod rejected;
+mod source;
 mod sync;
+mod timer;
 mod wakes;
 
 pub use acquire::Acquire;
+pub use drained::Drained;
 pub use drive::Drive;
+pub use hall::{Next, QueueCounts};
+pub use hook::{Hook, Outcome, Waited};
+#[cfg(target_has_atomic = "64")]
+pub use keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
 pub use lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 pub use lock::ThreadLock;
-pub use queue::{DefaultLock, Next, Order, Queue, QueueCounts};
+pub use options::Order;
+pub use queue::{DefaultLock, Queue};
 pub use rejected::Rejected;
+#[cfg(feature = "async-io")]
+pub use timer::AsyncIoTimer;
+#[cfg(feature = "embassy-time")]
+pub use timer::EmbassyTimer;
+#[cfg(all(feature = "std", not(loom)))]
+pub use timer::ThreadTimer;
+pub use timer::Timer;
+#[cfg(feature = "tokio")]
+pub use timer::TokioTimer;
 
 /// The examples in the README are tests as well.
 #[cfg(all(doctest, feature = "std"))]

@@ -2,7 +2,11 @@
 #![allow(unsafe_code)]
 
 #[cfg(feature = "critical-section")]
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::AtomicBool;
+#[cfg(all(feature = "std", not(loom)))]
+use core::sync::atomic::AtomicU32;
+#[cfg(any(feature = "critical-section", all(feature = "std", not(loom))))]
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled and dropped.
 ///
@@ -52,6 +56,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 ///
 /// While a closure runs in `lock` or `try_lock`, none runs in either of them on the same lock: on no other thread, in no interrupt, and not within the
 /// first. What one has written happens before the next one.
+/// A try fails only if the lock is held, by whoever has not let go of it before the try, as far as one knows of the other.
 pub unsafe trait RawLock {
     /// An open lock.
     #[allow(
@@ -60,6 +65,10 @@ pub unsafe trait RawLock {
     )]
     const OPEN: Self;
 
+    /// Whether to take it, to try it and to let go of it are sequentially consistent operations: as a rule they are not, and then the queue adds a fence.
+    /// To say `true` where they are not loses wake-ups.
+    const IS_SEQUENTIAL: bool = false;
+
     /// Runs `work` alone, after whoever is at it.
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T;
 
@@ -67,7 +76,7 @@ pub unsafe trait RawLock {
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T>;
 }
 
-/// Parks a thread that has to wait.
+/// Has a thread sleep that has to wait.
 ///
 /// Not for interrupt or signal handlers that poll or drop waits: one that pre-empts the holder would wait for ever. (Releasing in one is
 /// allowed.)
@@ -80,26 +89,75 @@ pub unsafe trait RawLock {
 /// ```
 #[cfg(all(feature = "std", not(loom)))]
 #[derive(Debug)]
-pub struct ThreadLock(std::sync::Mutex<()>);
+pub struct ThreadLock(AtomicU32);
 
-// SAFETY: a mutex's guard is held while `work` runs.
+/// Drepper's states, "Futexes are tricky" (2011).
 #[cfg(all(feature = "std", not(loom)))]
-unsafe impl RawLock for ThreadLock {
-    const OPEN: Self = Self(std::sync::Mutex::new(()));
+const OPEN: u32 = 0;
+#[cfg(all(feature = "std", not(loom)))]
+const HELD: u32 = 1;
+/// Held, and somebody sleeps.
+#[cfg(all(feature = "std", not(loom)))]
+const SLEPT_AT: u32 = 2;
 
-    fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-        // A panic under the lock comes from a limiter, between two changes of the list, which is whole then.
-        let _guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+#[cfg(all(feature = "std", not(loom)))]
+impl ThreadLock {
+    /// Under the lock that has just been taken.
+    #[inline]
+    fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Held<'l>(&'l AtomicU32);
+
+        impl Drop for Held<'_> {
+            #[inline]
+            fn drop(&mut self) {
+                if self.0.swap(OPEN, SeqCst) == SLEPT_AT {
+                    atomic_wait::wake_one(core::ptr::from_ref(self.0));
+                }
+            }
+        }
+
+        let _held = Held(&self.0);
         work()
     }
 
+    #[inline]
+    fn is_taken(&self) -> bool {
+        self.0.compare_exchange(OPEN, HELD, SeqCst, SeqCst).is_ok()
+    }
+
+    #[cold]
+    fn wait(&self) {
+        // What is done under it is short.
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            if self.0.load(Relaxed) == OPEN && self.is_taken() {
+                return;
+            }
+        }
+        while self.0.swap(SLEPT_AT, SeqCst) != OPEN {
+            atomic_wait::wait(&self.0, SLEPT_AT);
+        }
+    }
+}
+
+// SAFETY: of those that change the word from `OPEN` one succeeds, until it is `OPEN` again, which is after `work`, also if that panics. All changes are sequentially
+// consistent.
+#[cfg(all(feature = "std", not(loom)))]
+unsafe impl RawLock for ThreadLock {
+    const OPEN: Self = Self(AtomicU32::new(OPEN));
+    const IS_SEQUENTIAL: bool = true;
+
+    #[inline]
+    fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.is_taken() {
+            self.wait();
+        }
+        self.run(work)
+    }
+
+    #[inline]
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let _guard = match self.0.try_lock() {
-            Ok(guard) => guard,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
-        Some(work())
+        self.is_taken().then(|| self.run(work))
     }
 }
 

@@ -1,9 +1,14 @@
+#![allow(unsafe_code)]
+
+use core::mem::MaybeUninit;
 use core::task::Waker;
 
-/// Wakers to be woken once the list has been left, in their order; if one panics, the rest all the same.
+/// Wakers to be woken once the lines have been left, in their order; if one panics, the rest all the same.
+///
+/// Places `first` to `after` are filled; nothing is done for the others.
 pub(crate) struct Wakes {
-    /// The last two places are for those who are told that the time has changed.
-    wakers: [Option<Waker>; Self::ROOM + 2],
+    /// The last three places are for those who are told that the time has changed, or that they do not drive any more.
+    wakers: [MaybeUninit<Waker>; Self::ROOM + 3],
     first: usize,
     after: usize,
 }
@@ -12,8 +17,9 @@ impl Wakes {
     /// How many waits are settled before their wakers run. Under loom, fewer.
     const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 
+    #[inline(always)]
     pub(crate) const fn new() -> Self {
-        Self { wakers: [const { None }; Self::ROOM + 2], first: 0, after: 0 }
+        Self { wakers: [const { MaybeUninit::uninit() }; Self::ROOM + 3], first: 0, after: 0 }
     }
 
     pub(crate) const fn is_full(&self) -> bool {
@@ -22,28 +28,32 @@ impl Wakes {
 
     /// There is room.
     pub(crate) fn push(&mut self, waker: Option<Waker>) {
-        if let Some(place) = self.wakers.get_mut(self.after)
-            && waker.is_some()
+        if let Some(waker) = waker
+            && let Some(place) = self.wakers.get_mut(self.after)
         {
-            *place = waker;
+            place.write(waker);
             self.after += 1;
         }
     }
 
     pub(crate) fn wake(&mut self) {
-        while let Some(waker) = self.wakers.get_mut(self.first) {
+        while self.first < self.after {
+            let place = &self.wakers[self.first];
+            // Not a second time, if it panics.
             self.first += 1;
-            if let Some(waker) = waker.take() {
-                waker.wake();
-            }
+            // SAFETY: filled, as it was before `after`, and read once, as `first` is behind it now.
+            unsafe { place.assume_init_read() }.wake();
         }
         (self.first, self.after) = (0, 0);
     }
 }
 
 impl Drop for Wakes {
+    #[inline(always)]
     fn drop(&mut self) {
         // What is left after one has panicked.
-        self.wake();
+        if self.first < self.after {
+            self.wake();
+        }
     }
 }

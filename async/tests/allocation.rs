@@ -10,11 +10,27 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use allocations::allocations;
-use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
+use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
 use portcullis_core::{
-    AllOf, Concurrency, FixedWindow, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate, SlidingWindow,
-    Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, LimiterExt, Line, ManualClock, MonotonicClock,
+    Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
 };
+
+/// A timer that never wakes.
+#[derive(Default)]
+struct Still(ManualClock);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+impl Timer for Still {
+    fn wake_at(&self, at: Timestamp, _: &Waker) -> Poll<()> {
+        if at <= self.now() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
 
 fn poll<F: Future>(wait: &mut Pin<&mut F>) -> Poll<F::Output> {
     wait.as_mut().poll(&mut Context::from_waker(Waker::noop()))
@@ -29,7 +45,7 @@ fn the_allocator_counts() {
 fn no_wait_allocates_whatever_comes_of_it() {
     let count = allocations(|| {
         for order in [Order::OldestFirst, Order::NewestFirst] {
-            let queue: Queue<_, _> = Queue::new(Concurrency::new(3), ManualClock::new(), 3).with_order(order);
+            let queue: Queue<_, _> = Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
             // At once.
             let mut ready = pin!(queue.acquire(3));
             let Poll::Ready(Ok(held)) = poll(&mut ready) else { panic!("free") };
@@ -84,15 +100,15 @@ fn many_waits_granted_at_once_do_not_allocate() {
 
 fn waits_for_time(limiter: impl Limiter) {
     let count = allocations(|| {
-        let queue: Queue<_, _> = Queue::new(limiter, ManualClock::new(), 9);
-        let mut driver = pin!(queue.drive(|_| core::future::pending()));
+        let queue: Queue<_, _> = Queue::new(limiter, Still::default(), 9);
+        let mut driver = pin!(queue.drive());
         assert!(poll(&mut driver).is_pending());
         assert!(poll(&mut pin!(queue.acquire(2))).is_ready());
         let mut wait = pin!(queue.acquire(1));
         assert!(poll(&mut wait).is_pending());
         assert!(poll(&mut driver).is_pending());
         let Next::At(at) = queue.advance() else { panic!("time helps") };
-        queue.clock().set(at);
+        queue.clock().0.set(at);
         assert!(poll(&mut driver).is_pending());
         let Poll::Ready(Ok(mut lease)) = poll(&mut wait) else { panic!("granted") };
         let _ = lease.refund_at(at, 1);
@@ -129,9 +145,139 @@ fn a_thread_that_waits_allocates_once_for_all_its_waits() {
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
         let timed_out = queue.blocking_acquire_for(1, Duration::from_micros(10));
-        assert!(matches!(timed_out, Err(Rejected::TimedOut { permits: 1 })));
+        assert!(matches!(timed_out, Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease })));
         drop(held);
     };
     wait();
     assert_eq!(allocations(wait), 0);
+}
+
+#[test]
+fn no_deadline_allocates_whatever_comes_of_it() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
+    let mut waits: Vec<_> =
+        (0..50).map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50)))).collect();
+    let count = allocations(|| {
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(2))) else { panic!("free") };
+        assert!(poll(&mut pin!(queue.acquire_until(1, Timestamp::ZERO))).is_ready(), "refused at once");
+        for wait in &mut waits {
+            assert!(poll(&mut wait.as_mut()).is_pending());
+        }
+        for time in [3, 9, 30] {
+            queue.clock().set(Timestamp::from_nanos(time));
+            assert!(matches!(queue.advance(), Next::At(_)));
+            let mut cancelled = pin!(queue.acquire_until(1, Timestamp::from_nanos(time + 2)));
+            assert!(poll(&mut cancelled).is_pending());
+        }
+        drop(held);
+        queue.clock().set(Timestamp::from_nanos(50));
+        assert_eq!(queue.advance(), Next::Idle);
+        for wait in &mut waits {
+            assert!(poll(&mut wait.as_mut()).is_ready());
+        }
+        assert!(queue.counts().late >= 30 && queue.counts().granted >= 2);
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn no_wait_for_a_key_allocates_however_many_keys_there_are() {
+    let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+    let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 99);
+    let mut waits: Vec<_> = (0..200_u64)
+        .map(|n| Box::pin(Acquire::new(queue.key(&(n % 100)), 1, 1).until(Timestamp::from_nanos(9 + n))))
+        .collect();
+    let mut held = Vec::with_capacity(100);
+    let count = allocations(|| {
+        for key in 0..100_u64 {
+            held.push(queue.try_acquire(&key, 1).unwrap());
+        }
+        for wait in &mut waits {
+            assert!(poll(&mut wait.as_mut()).is_pending());
+        }
+        held.clear();
+        queue.clock().set(Timestamp::from_nanos(500));
+        assert_eq!(queue.advance(), Next::Idle);
+        for wait in &mut waits {
+            assert!(poll(&mut wait.as_mut()).is_ready());
+        }
+        assert_eq!(queue.counts().late, 100);
+    });
+    assert_eq!(count, 0);
+}
+
+/// Wakes whoever has asked, where it is told to.
+#[derive(Default)]
+struct Alarm(ManualClock, std::sync::Mutex<Option<Waker>>);
+
+impl Clock for Alarm {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+impl Timer for Alarm {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        if at <= self.now() {
+            return Poll::Ready(());
+        }
+        *self.1.lock().unwrap() = Some(waker.clone());
+        Poll::Pending
+    }
+}
+
+impl Alarm {
+    fn ring(&self) {
+        let waker = self.1.lock().unwrap().take();
+        waker.expect("armed").wake();
+    }
+}
+
+fn attended(queue: &Queue<TokenBucket, Alarm>) {
+    let count = allocations(|| {
+        assert!(poll(&mut pin!(queue.acquire(2))).is_ready());
+        let mut waits = [
+            pin!(queue.acquire(2)),
+            pin!(queue.acquire_until(1, Timestamp::from_secs(3))),
+            pin!(queue.acquire(1)),
+        ];
+        for wait in &mut waits {
+            assert!(poll(wait).is_pending());
+        }
+        for (second, wait) in (2..).zip(&mut waits) {
+            queue.clock().0.set(Timestamp::from_secs(second));
+            queue.clock().ring();
+            assert!(matches!(poll(wait), Poll::Ready(Ok(_))));
+        }
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn a_queue_that_sees_to_its_time_by_itself_allocates_nothing_for_a_wait() {
+    let bucket = || TokenBucket::new(Rate::per_second(1), 2);
+    let shared: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Alarm::default(), 9));
+    shared.attend_shared();
+    attended(&shared);
+    let for_ever: &'static Queue<_, _> = Box::leak(Box::new(Queue::new(bucket(), Alarm::default(), 9)));
+    assert_eq!(allocations(|| for_ever.attend()), 0);
+    attended(for_ever);
+}
+
+#[test]
+fn waiting_until_all_is_back_does_not_allocate() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    let count = allocations(|| {
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(1))) else { panic!("free") };
+        let mut all = [pin!(queue.drained()), pin!(queue.drained())];
+        for drained in &mut all {
+            assert!(poll(drained).is_pending() && poll(drained).is_pending());
+        }
+        assert!(poll(&mut pin!(queue.drained())).is_pending(), "cancelled");
+        drop(held);
+        for drained in &mut all {
+            assert!(poll(drained).is_ready());
+        }
+    });
+    assert_eq!(count, 0);
 }

@@ -19,7 +19,7 @@ use portcullis_core::{
 use support::{Task, Watched, now, waker};
 
 type Plain<L> = Queue<L, ManualClock>;
-fn queue<L>(limiter: L, permits: u64) -> Plain<L> {
+fn queue<L: Limiter>(limiter: L, permits: u64) -> Plain<L> {
     Queue::new(limiter, ManualClock::new(), permits)
 }
 

@@ -1,12 +1,14 @@
 //! The rows, one file for each type of ours.
 
 mod all_of;
+mod blocking;
 mod concurrency;
 pub(crate) mod growth;
 mod keyed;
 mod lease_pool;
 mod slice;
 mod token_bucket;
+mod waiting;
 mod windows;
 
 use crate::measure::Contest;
@@ -21,6 +23,8 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         all_of::rows(),
         slice::rows(),
         keyed::rows(quick),
+        waiting::rows(),
+        blocking::rows(),
     ]
     .into_iter()
     .flatten()

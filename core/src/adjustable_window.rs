@@ -542,6 +542,35 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
+    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn retry_behind(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Retry {
+        self.come_in(word, limit, now, wanted).map_or(Retry::Never, Retry::At)
+    }
+
+    /// When there will have been room for `wanted`, more than the limit: what is left of the window that is on, or of one that begins now, and then
+    /// one window after the other, as they are set. Of no meaning if the word has changed meanwhile.
+    fn come_in(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Option<Timestamp> {
+        let (tick, into) = self.split(now);
+        let begun = self.end(word, tick, into).wrapping_sub(tick);
+        let (left, ahead) = match (self.on(word, self.stamp(tick), limit), word & self.counts()) {
+            (None, _) => (limit, begun),
+            // Nobody has started this window.
+            (Some(on), 0) if self.started => (limit, begun.max(on.ahead)),
+            (Some(on), count) => (limit.saturating_sub(count), on.ahead),
+        };
+        let mut start = tick.checked_add(ahead)?;
+        let windows = wanted.saturating_sub(left).saturating_sub(1).checked_div(limit)?;
+        if let Some(more) = windows.checked_sub(1) {
+            // The first of them brings those after it back onto the grid, where the word has come around.
+            let first = self.end(word, start, 0).wrapping_sub(start);
+            let more = more.checked_mul(self.live.setting(word, WINDOW))?;
+            start = start.checked_add(first)?.checked_add(more)?;
+        }
+        self.start(start)
+    }
+
     /// Counts `n` permits back, if the window that they were counted in is still the newest one, and of the same era.
     fn undo(&self, n: u32, receipt: Receipt) -> u32 {
         let mut word = self.live.load();
@@ -574,6 +603,8 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         self.undo(n, *receipt)
     }
 
+    crate::limiter::releases_nothing!();
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }
@@ -593,7 +624,7 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         let stamp = self.stamp(tick);
         self.read(|word, Settings { limit, .. }| {
             if wanted > limit {
-                return Retry::Never;
+                return self.retry_behind(word, limit, now, wanted);
             }
             let Some(On { count, ahead }) = self.on(word, stamp, limit) else { return Retry::At(now) };
             if count + wanted <= limit {

@@ -3,7 +3,7 @@
 //! ```text
 //! bits    2f+1      f+2   f+1        2   1     0
 //! +--------------------+--------------+-----+-----+
-//! |  available + bias  |    limit     |  0  |  0  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
+//! |  available + bias  |    limit     |  0  |  w  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
 //! +--------------------+--------------+-----+-----+     bias = 2^(f-1)
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! bias; because it stands on top, one comparison of the whole word tells whether there is enough. A take subtracts from it by
 //! compare-exchange, a release adds to it in one fetch-add, a resize moves both fields by compare-exchange.
 //!
-//! The two low bits are kept clear for the marks of a queue (someone waits; closed), which a release would learn of from the
-//! value that its fetch-add returns, at no further cost.
+//! `w` says that somebody waits. A release learns of it from the value that its fetch-add returns, at no further cost: in the order of the word's changes
+//! either it comes after the mark, and sees it, or before, and whoever waits, who looks for permits after having set the mark, sees those.
 
 use crate::judge::Judge;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -211,7 +211,7 @@ impl<W: Word> Concurrency<W> {
         loop {
             let (available, old) = Self::split(state);
             // What is out stays the same. Neither number exceeds 30 bits.
-            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit);
+            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit) | state & WAITED;
             // Relaxed: a compare-exchange continues the release sequence of the releases before it.
             match self.state.compare_exchange_weak(state, resized, Relaxed, Relaxed) {
                 Ok(_) => return Ok(old),
@@ -246,19 +246,23 @@ impl<W: Word> Concurrency<W> {
         }
     }
 
+    /// Whether somebody waits.
     #[inline(always)]
-    fn give_back(&self, n: u32) {
+    fn give_back(&self, n: u32) -> bool {
         // Release: pairs with `take`.
         let before = self.state.fetch_add(u64::from(n) << Self::AVAILABLE_AT, Release);
         debug_assert!(
             i64::from(Self::split(before).0) + i64::from(n) <= i64::from(Self::split(before).1),
             "permits were released that had not been taken"
         );
+        before & WAITED != 0
     }
 }
 
 /// Bits below the counts.
 const LIMIT_AT: u32 = 2;
+/// Somebody waits.
+const WAITED: u64 = 1;
 
 impl<W: Word> Limiter for Concurrency<W> {
     #[inline(always)]
@@ -282,6 +286,33 @@ impl<W: Word> Limiter for Concurrency<W> {
     #[inline]
     fn release(&self, n: u32) {
         self.give_back(n);
+    }
+
+    /// The same fetch-add.
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        Some(self.give_back(n))
+    }
+
+    /// One read-modify-write.
+    fn watch(&self, waits: bool) {
+        // Relaxed: the order of one word's changes is all that counts, and releases before it stay released to the takes after it.
+        if waits {
+            self.state.set(WAITED, Relaxed);
+        } else {
+            self.state.clear(WAITED, Relaxed);
+        }
+    }
+
+    /// A look. If fewer than there are out are allowed by now, they have to be released.
+    #[inline]
+    fn pass_on(&self, _: u32) -> Option<bool> {
+        let (available, _) = Self::split(self.state.load(Relaxed));
+        (available >= 0).then_some(available > 0)
+    }
+
+    fn held(&self) -> u64 {
+        self.in_use().into()
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {

@@ -349,6 +349,37 @@ impl<W: Word> CooldownWindow<W> {
         (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
     }
 
+    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn retry_behind(&self, now: Timestamp, permits: u32) -> Retry {
+        self.come_in(now, permits).map_or(Retry::Never, Retry::At)
+    }
+
+    /// The earliest instant at which there can have been room for `permits`, more than the limit: one fresh start after the other, each a wait after the
+    /// last one, if somebody exceeds at once, or else a period, whichever is shorter.
+    fn come_in(&self, now: Timestamp, permits: u32) -> Option<Timestamp> {
+        let Started { layout, grid } = &self.started;
+        let state = self.state.load(Relaxed);
+        let (count, end) = self.split(state);
+        let period = self.period.into();
+        let apart = self.wait.map_or(period, |wait| period.min(wait.into()));
+        let position = grid.index(now);
+        let stamp = layout.stamp(position);
+        let until = |word| layout.distance(stamp, self.split(word).1).unsigned_abs();
+        // What is left of the window that is on, which ends with it, or with the wait of who exceeds it at `then`.
+        let on = |then| (self.limit() - count, until(state).min(until(self.waiting(then, state))));
+        let (left, ahead) = match self.phase(stamp, state) {
+            Phase::Over => (self.limit(), until(self.started.end(now, apart))),
+            Phase::Waiting => (0, until(state)),
+            Phase::Window { .. } => on(now),
+            Phase::TooLate => on(grid.start(position.checked_add(layout.too_late(stamp, end))?)?),
+        };
+        let starts = (u64::from(permits) - left - 1).checked_div(self.limit())?;
+        let further = starts.checked_mul(layout.distance(apart, 0).unsigned_abs())?;
+        grid.start(position.checked_add(ahead)?.checked_add(further)?)
+    }
+
     /// Counts `n` permits back, if the window that they were counted in is still on, and has not been exceeded.
     fn undo(&self, n: u32, receipt: Receipt) -> u32 {
         let mut state = self.state.load(Relaxed);
@@ -381,6 +412,8 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.undo(n, *receipt)
     }
 
+    crate::limiter::releases_nothing!();
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }
@@ -393,10 +426,12 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.idle_at(now)
     }
 
+    /// Behind others, for more than the limit, fresh starts count as the shorter of period and wait apart. That is exact without a wait; with one it is a
+    /// lower bound, as it depends on who exceeds, and when.
     fn retry(&self, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         if u64::from(permits) > self.limit() {
-            return Retry::Never;
+            return self.retry_behind(now, permits);
         }
         let Started { layout, grid } = &self.started;
         let position = grid.index(now);

@@ -160,6 +160,20 @@ impl<L: Limiter> Limiter for Counted<L> {
         self.limiter.release(n);
     }
 
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.held.fetch_sub(n.into(), Relaxed);
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.limiter.available_at(now)
     }

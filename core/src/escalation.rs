@@ -329,6 +329,19 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.release(n);
     }
 
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.limiter.available_at(now)
     }

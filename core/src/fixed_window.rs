@@ -283,6 +283,33 @@ impl<W: Word> FixedWindow<W> {
         }
     }
 
+    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn retry_behind(&self, state: u64, now: Timestamp, permits: u32) -> Retry {
+        self.come_in(state, now, permits).map_or(Retry::Never, Retry::At)
+    }
+
+    /// When there will have been room for `permits`, more than the limit: what is left of the window that is on, or of one that begins now, and then
+    /// one window after the other.
+    fn come_in(&self, state: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
+        let (layout, limit) = (&self.layout, self.limit());
+        let (position, into) = self.grid.split(now);
+        let stamp = layout.stamp(position);
+        let span = layout.distance(self.span.into(), 0).unsigned_abs();
+        let begun = span + u64::from(self.rounded && into != 0);
+        let (count, end) = layout.split(state);
+        let ahead = layout.distance(stamp, end);
+        let (left, ahead) = match count {
+            _ if ahead >= 0 => (limit, begun),
+            // Nobody has started this window.
+            0 if self.rounded => (limit, begun.max(ahead.unsigned_abs())),
+            _ => (limit - count, ahead.unsigned_abs()),
+        };
+        let windows = (u64::from(permits) - left - 1).checked_div(limit)?;
+        self.grid.start(position.checked_add(ahead)?.checked_add(windows.checked_mul(span)?)?)
+    }
+
     /// Counts `n` permits back, if the window that they were counted in is still the newest one.
     fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let mut state = self.state.load(Relaxed);
@@ -312,6 +339,8 @@ impl<W: Word> Limiter for FixedWindow<W> {
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(now, n, receipt)
     }
+
+    crate::limiter::releases_nothing!();
 
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
@@ -385,7 +414,7 @@ impl<W: Word> Judge for FixedWindow<W> {
     fn retry(&self, state: u64, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         if u64::from(permits) > self.limit() {
-            return Retry::Never;
+            return self.retry_behind(state, now, permits);
         }
         let position = self.grid.index(now);
         let stamp = self.layout.stamp(position);

@@ -1,26 +1,48 @@
 //! The limiter of one key, wherever in a table its entry lies.
 
 use core::fmt;
+use core::hash::Hash;
 use core::ops::Deref;
 
 use crate::limiter::{forward, offer};
+use self::sealed::Table;
 use crate::line::Address;
 use crate::metadata::Metadata;
 use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
-/// A table that has a limiter for each address.
-pub trait Keys {
-    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
-    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
-    fn release(&self, address: &Address, n: u32);
-    fn available(&self, address: &Address, now: Timestamp) -> u64;
-    fn idle(&self, address: &Address, now: Timestamp) -> Idle;
-    fn retry(&self, address: &Address, denied: Denied) -> Retry;
-    fn capacity(&self, address: &Address) -> u64;
-    /// Has the key's own limiter offer, and returns whether it did; else offers what every limiter can say.
-    fn metadata(&self, _: &Address, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) -> bool {
-        false
+/// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or [`KeyedArray`](crate::KeyedArray). Sealed.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Key, Keyed, Keys, Line, Seed};
+/// fn available<T: Keys>(table: &T, key: &str) -> u64 {
+///     use portcullis_core::{Limiter, Timestamp};
+///     Key::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
+/// }
+/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// assert_eq!(available(&table, "alice"), 3);
+/// ```
+pub trait Keys: sealed::Table {
+    /// Where the limiter of `key` under the limit number `limit` is to be found; `None` if there is no such limit.
+    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
+}
+
+pub(crate) mod sealed {
+    use super::{Address, Denied, Idle, Metadata, Receipt, Retry, Timestamp};
+
+    /// What a table does for an address.
+    pub trait Table {
+        fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+        fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
+        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
+        fn release(&self, address: &Address, n: u32);
+        fn available(&self, address: &Address, now: Timestamp) -> u64;
+        fn idle(&self, address: &Address, now: Timestamp) -> Idle;
+        fn retry(&self, address: &Address, denied: Denied) -> Retry;
+        fn capacity(&self, address: &Address) -> u64;
+        /// Has the key's own limiter offer, and returns whether it did; else offers what every limiter can say.
+        fn metadata(&self, _: &Address, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) -> bool {
+            false
+        }
     }
 }
 
@@ -43,7 +65,7 @@ pub trait Keys {
 #[derive(Debug)]
 pub struct Key<'t, T>(KeyLimiter<'t, T>);
 
-impl<T: Keys> Key<'_, T> {
+impl<T: Table> Key<'_, T> {
     /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the table.
     ///
     /// # Errors
@@ -65,8 +87,28 @@ impl<T: Keys> Key<'_, T> {
 }
 
 impl<'t, T> Key<'t, T> {
-    pub(crate) const fn new(table: &'t T, address: Address) -> Self {
+    /// The limiter at an address of the same table. (With another table's, it is some key's.)
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Key, Keyed, Limiter, Line, Seed, Timestamp};
+    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// let address = table.key("alice").address();
+    /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[inline]
+    pub const fn at(table: &'t T, address: Address) -> Self {
         Self(KeyLimiter { table, address })
+    }
+
+    /// Where it is to be found.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
+    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// assert_eq!(table.key("alice").address(), table.key("alice").address());
+    /// ```
+    pub const fn address(&self) -> Address {
+        self.0.address
     }
 }
 
@@ -86,7 +128,7 @@ impl<'t, T> Deref for Key<'t, T> {
     }
 }
 
-forward!([T: Keys] Key<'_, T>);
+forward!([T: Table] Key<'_, T>);
 
 /// What a [`Key`] points to: the limiter itself.
 ///
@@ -115,7 +157,7 @@ impl<T> fmt::Debug for KeyLimiter<'_, T> {
     }
 }
 
-impl<T: Keys> Limiter for KeyLimiter<'_, T> {
+impl<T: Table> Limiter for KeyLimiter<'_, T> {
     /// That of the key's entry.
     fn id(&self) -> Option<LimiterId> {
         Some(LimiterId::within(self.table, self.address.identity()))

@@ -6,7 +6,7 @@ use core::ops::RangeBounds;
 use core::time::Duration;
 
 use crate::judge::Judge;
-use crate::key::{Key, Keys};
+use crate::key::{self, Key, Keys};
 use crate::line::{Address, Found, Held, Line};
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
@@ -201,7 +201,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// ```
     #[inline]
     pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<'_, Self>> {
-        (limit < N).then(|| self.address(limit, key))
+        self.locate(limit, key).map(|address| Key::at(self, address))
     }
 
     /// The limits, in their order.
@@ -249,7 +249,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
 
     #[inline]
     fn address<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Key<'_, Self> {
-        Key::new(self, self.table.address(key, limit, Self::LIMIT_BITS))
+        Key::at(self, self.table.address(key, limit, Self::LIMIT_BITS))
     }
 
     /// The limit that a tag is for: every tag was made for one.
@@ -348,6 +348,13 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
 }
 
 impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<L, M, S, N> {
+    #[inline]
+    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
+        (limit < N).then(|| self.table.address(key, limit, Self::LIMIT_BITS))
+    }
+}
+
+impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table for Keyed<L, M, S, N> {
     #[inline]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if let Some((entry, held)) = address.find_near(self.table.lines()) {

@@ -22,7 +22,7 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
 
-use crate::key::{Key, Keys};
+use crate::key::{self, Key, Keys};
 #[cfg(feature = "std")]
 use crate::line::PLACES;
 use crate::line::{Address, Entry, Found, Held, Line};
@@ -188,7 +188,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// ```
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, Self> {
-        Key::new(self, self.table.address(key, 0, 0))
+        Key::at(self, self.table.address(key, 0, 0))
     }
 
     /// Counts the entries. Reads them all, one after the other: exact if nobody changes them meanwhile.
@@ -319,6 +319,13 @@ impl Drop for User<'_> {
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {
+    #[inline]
+    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
+        (limit == 0).then(|| self.table.address(key, 0, 0))
+    }
+}
+
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for KeyedArray<L, A, M, S> {
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines()) {

@@ -148,7 +148,7 @@ impl Lattice {
     pub(crate) fn retry(&self, ticks: &Grid, used: u64, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         if u64::from(permits.max(1)) > self.burst {
-            return Retry::Never;
+            return self.retry_behind(ticks, used, now, permits);
         }
         let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
         let tick = ticks.index(now);
@@ -161,6 +161,41 @@ impl Lattice {
                 tick.and_then(|tick| ticks.start(tick)).map_or(Retry::Never, Retry::At)
             }
         }
+    }
+
+    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn retry_behind(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Retry {
+        self.come_in(ticks, used, now, permits).map_or(Retry::Never, Retry::At)
+    }
+
+    /// When `permits` will have come in, more than a full bucket holds, if they are taken one by one as they come.
+    ///
+    /// Less than a permit is left then after each tick, and a tick that brings no more than a full bucket less a permit fits beside that: nothing is lost, and the
+    /// ticks add up. One that brings more, brings `burst - 1` permits and a part of one, until the parts are enough for a whole one. What they
+    /// are beyond that has no room, so that it all begins anew. In these rounds, all of them as long, the bucket gains as one does that loses nothing, with
+    /// `round` units in a permit: `burst - 1` permits and one unit in a tick.
+    fn come_in(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
+        let tick = ticks.index(now);
+        let balance = self.balance(self.position(tick), used);
+        // The tick that ends a debt may bring more than is owed.
+        let from = self.settled(tick, balance.owed)?;
+        let beyond = from.wrapping_sub(tick).wrapping_mul(self.gain).wrapping_sub(balance.owed);
+        let has = balance.available.saturating_add(beyond.min(self.full));
+        // None at an unlimited rate.
+        let Some(whole) = has.checked_div(self.cost) else { return Some(now) };
+        let rest = has % self.cost;
+        let (gain, cost, rest) = match self.gain.checked_sub(self.full.saturating_sub(self.cost)) {
+            None | Some(0) => (u128::from(self.gain), self.cost, rest),
+            Some(part) => {
+                let (round, left) = (self.cost.div_ceil(part), (self.cost - rest).div_ceil(part));
+                (u128::from(self.burst.saturating_sub(1)) * u128::from(round) + 1, round, round - left)
+            }
+        };
+        let missing = u128::from(u64::from(permits).saturating_sub(whole)) * u128::from(cost);
+        let passed = if gain == 0 { return None } else { missing.saturating_sub(rest.into()).div_ceil(gain) };
+        ticks.start(from.checked_add(u64::try_from(passed).ok()?)?)
     }
 
     pub(crate) fn idle(&self, ticks: &Grid, used: u64, now: Timestamp) -> Idle {

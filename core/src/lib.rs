@@ -116,7 +116,7 @@ pub use detail::Detail;
 pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
 #[cfg(target_has_atomic = "64")]
-pub use key::{Key, KeyLimiter};
+pub use key::{Key, KeyLimiter, Keys};
 #[cfg(target_has_atomic = "64")]
 pub use keyed::{Keyed, KeyedLimit};
 #[cfg(target_has_atomic = "64")]
@@ -125,7 +125,7 @@ pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
 #[cfg(target_has_atomic = "64")]
-pub use line::Line;
+pub use line::{Address, Line};
 pub use live::{Carry, ChangeError};
 pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};
 pub use rate::Rate;

@@ -116,6 +116,39 @@ pub trait Limiter {
         let _ = n;
     }
 
+    /// The same, and says whether somebody waits for what has become free.
+    ///
+    /// By default it does not know: `None`. A limiter that is told by [`watch`](Self::watch), in the word that a release changes anyway, spares its
+    /// releases the search for those who wait.
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.release(n);
+        None
+    }
+
+    /// Tells the limiter that somebody waits for its permits, or nobody any more: for the one queue that owns it. A pointer to a limiter, which may be shared, does not pass
+    /// this on.
+    ///
+    /// From `watch(true)` to `watch(false)` every [`release_watched`](Self::release_watched) returns `Some(true)` that a take after the former does not see. By default
+    /// this does nothing.
+    fn watch(&self, waits: bool) {
+        let _ = waits;
+    }
+
+    /// Lets `n` permits that somebody has, and is about to [release](Self::release), go to somebody else as they are, without having been free in between; and says whether others are free.
+    /// `None` if they have to be released and taken anew: by default, and where they are more than there should be out.
+    ///
+    /// Only of a limiter that does not look at the time, and whose permits are all alike.
+    fn pass_on(&self, n: u32) -> Option<bool> {
+        let _ = n;
+        None
+    }
+
+    /// The permits that are out and come back by [`release`](Self::release) alone. By default none, as of a limiter that gets its permits back by time.
+    fn held(&self) -> u64 {
+        0
+    }
+
     /// The permits that could be taken at `now`.
     fn available_at(&self, now: Timestamp) -> u64;
 
@@ -141,6 +174,23 @@ pub trait Limiter {
     /// When the request that was denied as `denied` should come back, judged by the limiter's state now.
     ///
     /// Exact while nobody else takes permits: a try at [`Retry::At`] succeeds, a try 1 ns earlier fails.
+    ///
+    /// Whoever waits behind others asks with [`Denied::Exhausted`] for the sum of what they want and their own request. That may be more than the
+    /// [capacity](Self::capacity): then the answer is the earliest instant at which so many permits will have come in, if they are taken as soon as they
+    /// come, by requests none of which is for more than the capacity. Exact if each is for 1 permit; one for more may be granted later, never
+    /// earlier. [`Retry::Never`] where nothing comes in, or it lies beyond [`Timestamp::MAX`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Denied, FixedWindow, Limiter, Retry, Timestamp};
+    /// let limit = FixedWindow::new(2, Duration::from_secs(20));
+    /// let now = Timestamp::ZERO;
+    /// limit.try_acquire_at(now, 2)?;
+    /// let retry = |permits| limit.retry(Denied::Exhausted { now, permits });
+    /// assert_eq!(retry(2), Retry::At(Timestamp::from_secs(20)));
+    /// assert_eq!(retry(3), Retry::At(Timestamp::from_secs(40)), "behind two others");
+    /// # Ok::<(), Denied>(())
+    /// ```
     fn retry(&self, denied: Denied) -> Retry;
 
     /// Offers what is known about a request that was granted at `now` (`denied` is `None`), or refused.
@@ -335,6 +385,17 @@ impl Idle {
     }
 }
 
+/// Of a limiter whose permits come back by time alone: nobody has to look for those who wait when a lease goes.
+macro_rules! releases_nothing {
+    () => {
+        #[inline]
+        fn release_watched(&self, _: u32) -> Option<bool> {
+            Some(false)
+        }
+    };
+}
+pub(crate) use releases_nothing;
+
 /// Implements [`Limiter`] for a handle to a limiter.
 macro_rules! forward {
     ($([$($generics:tt)*] $handle:ty),*) => {$(
@@ -362,6 +423,10 @@ macro_rules! forward {
             #[inline]
             fn release(&self, n: u32) {
                 self.deref().release(n);
+            }
+            #[inline]
+            fn held(&self) -> u64 {
+                self.deref().held()
             }
             #[inline]
             fn available_at(&self, now: Timestamp) -> u64 {

@@ -176,8 +176,19 @@ impl Entry<'_> {
     }
 }
 
-/// Where a key's entry may lie, and what it is known by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a key's entry may lie, and what it is known by: of a table, from [`Key::address`](crate::Key::address). It keeps neither the key nor the table; two that are equal
+/// share an entry.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Key, Keyed, Line, Seed, Timestamp};
+/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// let alice = table.key("alice").address();
+/// let _held = Key::at(&table, alice).try_acquire_at(Timestamp::ZERO, 1)?;
+/// assert_eq!(alice, table.key("alice").address());
+/// assert_ne!(alice, table.key("bob").address());
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
 pub struct Address {
     first: usize,
     tag: u64,
@@ -221,7 +232,26 @@ impl Claimed<'_> {
     }
 }
 
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        self.tag == other.tag && (self.first == other.first || self.second() == other.first)
+    }
+}
+
+impl Eq for Address {}
+
 impl Address {
+    /// The number of a group, of `groups`, for those who keep something for each key: equal addresses are in the same one.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
+    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// assert!(table.key("alice").address().group(32) < 32);
+    /// ```
+    pub const fn group(&self, groups: usize) -> usize {
+        self.tag as usize % groups
+    }
+
     /// The two of `lines` lines that `hash` names, and its tag under the limit `limit` of those that `limit_bits` tell apart.
     #[inline]
     pub(crate) const fn new(hash: u64, lines: usize, limit: usize, limit_bits: u32) -> Self {

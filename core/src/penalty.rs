@@ -295,6 +295,19 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.release(n);
     }
 
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+
     /// None while a penalty is on.
     fn available_at(&self, now: Timestamp) -> u64 {
         if self.is_on_at(now) { 0 } else { self.limiter.available_at(now) }

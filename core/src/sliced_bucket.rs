@@ -578,6 +578,8 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.undo(now, n, receipt)
     }
 
+    crate::limiter::releases_nothing!();
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }
@@ -591,7 +593,8 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.idle_at(now)
     }
 
-    /// For more than the rest can hold beside the slices, but not more than the burst: [`Retry::OnRelease`], when slices are dropped.
+    /// For more than the rest can hold beside the slices, but not more than the burst: [`Retry::OnRelease`], when slices are dropped. For more than that,
+    /// behind others: what comes into the rest beside the slices that there are.
     fn retry(&self, denied: Denied) -> Retry {
         let word = self.word.load(Relaxed);
         let rest = self.rest(word);

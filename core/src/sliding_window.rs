@@ -505,6 +505,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         self.undo(n, *receipt)
     }
 
+    crate::limiter::releases_nothing!();
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }
@@ -521,10 +523,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
         let wanted = u64::from(permits.max(1));
         let limit = self.limit();
-        if wanted > limit {
-            return Retry::Never;
-        }
-        if self.within(limit, now) >= wanted {
+        let (windows, wanted) = if wanted <= limit { (0, wanted) } else { whole_windows(wanted, limit) };
+        let enough = self.within(limit, now) >= wanted;
+        if enough && windows == 0 {
             return Retry::At(now);
         }
         let state = self.state.load(Acquire);
@@ -533,6 +534,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         let epoch = self.epoch(now);
         let late = (-self.passed(epoch, state)).max(0);
         let Some(epoch) = epoch.checked_add_signed(late) else { return Retry::Never };
+        // What is taken as it comes leaves a ring's length later, and comes again.
+        let start = |epoch: u64| self.start(epoch.checked_add(windows.checked_mul(self.slots.step())?)?);
+        if enough {
+            return start(epoch).map_or(Retry::Never, Retry::At);
+        }
         let mut remaining = total.saturating_sub(self.expired(epoch));
         for ahead in 1..=self.slots.step() {
             let Some(next) = epoch.checked_add(ahead) else { return Retry::Never };
@@ -544,11 +550,19 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
                 remaining = remaining.saturating_sub(if counted { count } else { 0 });
             }
             if remaining + wanted <= limit || ahead == self.slots.step() {
-                return self.start(next).map_or(Retry::Never, Retry::At);
+                return start(next).map_or(Retry::Never, Retry::At);
             }
         }
         Retry::Never
     }
+}
+
+/// As many whole windows as `wanted` permits fill, where one holds `limit`, without the last permit; and how many that leaves, at least 1.
+#[cold]
+#[inline(never)]
+fn whole_windows(wanted: u64, limit: u64) -> (u64, u64) {
+    let windows = (wanted - 1).checked_div(limit).unwrap_or(0);
+    (windows, wanted - windows * limit)
 }
 
 /// Settings of a [`SlidingWindow`]; from [`SlidingWindow::builder`].

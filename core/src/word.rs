@@ -59,6 +59,8 @@ mod sealed {
         -> Result<u64, u64>;
         fn add(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
         fn sub(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
+        fn or(cell: &Self::Atomic, bits: u64, order: Ordering);
+        fn and_not(cell: &Self::Atomic, bits: u64, order: Ordering);
     }
 }
 
@@ -104,6 +106,14 @@ macro_rules! word {
             #[inline(always)]
             fn sub(cell: &Self::Atomic, value: u64, order: Ordering) -> u64 {
                 u64::from(cell.fetch_sub(value as $int, order))
+            }
+
+            fn or(cell: &Self::Atomic, bits: u64, order: Ordering) {
+                cell.fetch_or(bits as $int, order);
+            }
+
+            fn and_not(cell: &Self::Atomic, bits: u64, order: Ordering) {
+                cell.fetch_and(!(bits as $int), order);
             }
         }
 
@@ -204,6 +214,16 @@ impl<W: Word> AtomicWord<W> {
     #[inline(always)]
     pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
         W::sub(&self.cell, value, order)
+    }
+
+    /// Sets `bits`.
+    pub(crate) fn set(&self, bits: u64, order: Ordering) {
+        W::or(&self.cell, bits, order);
+    }
+
+    /// Clears `bits`.
+    pub(crate) fn clear(&self, bits: u64, order: Ordering) {
+        W::and_not(&self.cell, bits, order);
     }
 }
 

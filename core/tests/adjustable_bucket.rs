@@ -493,15 +493,22 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
                         forced += u64::from(level < 0);
                         model.take(tick, n);
                     }
-                } else if bucket.take_at(at, n).is_ok() {
-                    assert!(u64::from(n) <= available);
-                    model.take(tick, n);
                 } else {
-                    assert!(u64::from(n.max(1)) > available);
-                    let denied = Denied::Exhausted { now: at, permits: n };
-                    let ideal = model.suffices(tick, n.max(1)).filter(|_| u64::from(n) <= limit.burst);
-                    let ideal = ideal.and_then(|tick| u64::try_from(tick * i128::from(frame.tick)).ok());
-                    assert_eq!(bucket.retry(denied), ideal.map_or(Retry::Never, |at| Retry::At(nanos(at))));
+                    match bucket.take_at(at, n) {
+                        Ok(_) => {
+                            assert!(u64::from(n) <= available);
+                            model.take(tick, n);
+                        }
+                        Err(denied) => {
+                            assert!(u64::from(n.max(1)) > available);
+                            let ideal =
+                                model.suffices(tick, n.max(1)).filter(|_| u64::from(n) <= limit.burst);
+                            let ideal =
+                                ideal.and_then(|tick| u64::try_from(tick * i128::from(frame.tick)).ok());
+                            let expected = ideal.map_or(Retry::Never, |at| Retry::At(nanos(at)));
+                            assert_eq!(bucket.retry(denied), expected);
+                        }
+                    }
                 }
                 done += 1;
                 let gain = model.gain.max(1);

@@ -189,6 +189,9 @@ impl<'a, W: Word> Trace<'a, W> {
 
     /// The first instant from `now` on at which `n` are available.
     fn suffices(&self, now: u64, n: u32) -> Option<u64> {
+        if u64::from(n) > self.bucket.burst() {
+            return None;
+        }
         match (Denied::Exhausted { now: nanos(now), permits: n }).retry(self.bucket) {
             Retry::At(at) => {
                 let at = at.as_nanos();

@@ -1,4 +1,4 @@
-//! Futures that are polled by hand, and a lock that watches who comes in.
+//! Queues under a manual time, futures that are polled by hand, and a lock that watches who comes in.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use core::cell::{Cell, RefCell};
@@ -6,10 +6,114 @@ use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
-use std::sync::Arc;
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-use portcullis_async::{RawLock, ThreadLock};
+use portcullis_async::{Order, Queue, RawLock, Rejected, ThreadLock, Timer};
+use portcullis_core::{Clock, Concurrency, Lease, Limiter, ManualClock, Timestamp};
+
+pub const START: Timestamp = Timestamp::ZERO;
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// A queue under a manual time.
+pub type Manual<L = Concurrency> = Queue<L, Hand>;
+pub type Shared<L = Concurrency> = Arc<Manual<L>>;
+
+pub fn queue<L: Limiter>(limiter: L, max_permits: u64) -> Manual<L> {
+    Queue::new(limiter, Hand::new(), max_permits)
+}
+
+pub fn newest_first<L: Limiter>(limiter: L, max_permits: u64) -> Manual<L> {
+    queue(limiter, max_permits).with_order(Order::NewestFirst)
+}
+
+/// What the limiter has now.
+pub fn available<L: Limiter>(queue: &Manual<L>) -> u64 {
+    queue.available_at(queue.clock().now())
+}
+
+/// What can be compared of an outcome; a lease is dropped.
+pub fn permits<P>(outcome: Result<Lease<P>, Rejected>) -> Result<u32, Rejected>
+where
+    P: core::ops::Deref,
+    P::Target: Limiter,
+{
+    outcome.map(|lease| lease.permits())
+}
+
+/// A timer whose time is moved by hand. Moved as the clock that it is, it wakes nobody.
+#[derive(Debug, Default)]
+pub struct Hand {
+    clock: ManualClock,
+    alarm: Mutex<Option<(Timestamp, Waker)>>,
+    armed: Mutex<Vec<Timestamp>>,
+}
+
+impl Hand {
+    pub const fn new() -> Self {
+        Self { clock: ManualClock::new(), alarm: Mutex::new(None), armed: Mutex::new(Vec::new()) }
+    }
+
+    /// When it is to wake next.
+    pub fn alarm(&self) -> Option<Timestamp> {
+        self.alarm.lock().unwrap().as_ref().map(|(at, _)| *at)
+    }
+
+    /// Whatever it was armed for, so far.
+    pub fn armed(&self) -> Vec<Timestamp> {
+        self.armed.lock().unwrap().clone()
+    }
+
+    /// Sets the time, and wakes once if the alarm is due by then: late, if the alarm is earlier.
+    pub fn jump(&self, to: Timestamp) {
+        self.clock.set(to);
+        let due = self.alarm.lock().unwrap().take_if(|(at, _)| *at <= to);
+        if let Some((_, waker)) = due {
+            waker.wake();
+        }
+    }
+
+    /// Moves the time on, and wakes at each instant for which it is armed meanwhile.
+    pub fn run(&self, to: Timestamp) {
+        while let Some(at) = self.alarm().filter(|at| *at <= to) {
+            self.jump(at);
+        }
+        self.jump(to);
+    }
+}
+
+impl core::ops::Deref for Hand {
+    type Target = ManualClock;
+
+    fn deref(&self) -> &ManualClock {
+        &self.clock
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+impl Timer for Hand {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        if at <= self.now() {
+            return Poll::Ready(());
+        }
+        self.armed.lock().unwrap().push(at);
+        let old = self.alarm.lock().unwrap().replace((at, waker.clone()));
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Timer for &Hand {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        (**self).wake_at(at, waker)
+    }
+}
 
 /// How often a task has been woken.
 #[derive(Default)]
@@ -72,7 +176,7 @@ impl<F: Future> Task<F> {
         self.wakes.0.load(Ordering::Relaxed)
     }
 
-    /// Never to be polled, nor dropped.
+    /// Never to be polled again, nor dropped.
     pub fn leak(self) {
         core::mem::forget(self.future);
     }

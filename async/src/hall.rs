@@ -1,0 +1,426 @@
+//! Where those wait who wait for permits: what [`Queue`](crate::Queue) and [`KeyedQueue`](crate::KeyedQueue) are made of.
+//!
+//! State: a gate word (in which bins somebody waits; closed), marks (of which bins something was released), and behind a lock the lines of waits, and the agenda.
+//!
+//! ```text
+//!   acquire ----- gate clear? ----> limiter.take ----> lease
+//!      |                                 | denied
+//!      v                                 v
+//!   lock: raise the gate, tell the limiter,                         drop, release:  limiter.release
+//!         ask it once more, enter the line                               |  gate raised?
+//!      |                                                                 v
+//!   lock: drain: what is due, then the lines that are marked   <---  mark, try the lock
+//!   unlock: mark seen? once more                                         (held: its holder sees the mark)
+//! ```
+//!
+//! Invariants:
+//!
+//! - The gate is raised while anybody is in a line. Whoever enters raises it and then asks the limiter; whoever releases gives back and then looks at
+//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`Limiter::watch`]) spares the release that look.
+//! - No permit is free for a head while nobody is at the lines: whoever frees some marks, and tries the lock; who held it then looks at the marks after
+//!   it has let go. So nobody waits for the lock in order to release.
+//! - The permits of a wait are taken for it by whoever drains, and given back if it goes unclaimed.
+//! - What is next on the agenda is not before the time for which somebody is armed, if there is anybody who can be.
+#![allow(unsafe_code)]
+
+mod admit;
+mod counts;
+mod driver;
+mod serve;
+mod waits;
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::mem;
+use core::ptr::NonNull;
+use core::task::Waker;
+
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Timestamp};
+
+pub(crate) use self::admit::earliest;
+pub use self::counts::QueueCounts;
+pub(crate) use self::driver::Caller;
+pub use self::driver::Next;
+pub(crate) use self::waits::Waits;
+use crate::agenda::Agenda;
+use crate::hook::Hook;
+use crate::list::{Bin, Node, State, Wish};
+use crate::lock::RawLock;
+use crate::marks::Marks;
+use crate::options::Options;
+use crate::source::Source;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
+use crate::sync::const_unless_loom;
+use crate::wakes::Wakes;
+
+/// Limiters, and those who wait for their permits, in `B` bins.
+pub struct Hall<S: Source, C, R, H, const B: usize> {
+    pub(crate) source: S,
+    pub(crate) clock: C,
+    pub(crate) hook: H,
+    pub(crate) options: Options,
+    /// A bit for each bin in which somebody waits, and those below.
+    gate: AtomicUsize,
+    /// A bit for each bin of which something may have become free since its lines were last gone through.
+    marks: Marks,
+    /// The permits that are waited for, as far as they fit.
+    queued: AtomicU32,
+    /// How often those have asked who arm the timer. Changes under the lock.
+    turns: AtomicU32,
+    lock: R,
+    inner: UnsafeCell<Inner<S::Key, B>>,
+}
+
+// SAFETY: `inner` is reached under the lock alone.
+unsafe impl<S: Source + Sync, C: Sync, R: Sync, H: Sync, const B: usize> Sync for Hall<S, C, R, H, B> where
+    S::Key: Send
+{
+}
+
+impl<S: Source, C, R, H, const B: usize> fmt::Debug for Hall<S, C, R, H, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hall").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What the lock guards.
+struct Inner<K, const B: usize> {
+    bins: [Bin<K>; B],
+    /// Those who wait for everything to come back.
+    drainers: Bin<K>,
+    agenda: Agenda<K>,
+    counts: QueueCounts,
+    /// The bits that the gate is to have: a bit for each bin in which somebody waits, and `DRAINED`.
+    occupied: usize,
+    closed: bool,
+    /// Whoever is to be told that the agenda begins earlier than it was told: the queue itself, and else a task or a thread.
+    attendant: Option<Waker>,
+    driver: Option<Waker>,
+    /// What they were told, or were about to ask.
+    armed: Timestamp,
+    /// Threads that could drive.
+    sleepers: u32,
+    random: u32,
+}
+
+/// The bins are told apart by the lower bits of the gate.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+const DRAINED: usize = 1 << (usize::BITS - 2);
+/// Most bins that there can be.
+pub(crate) const MAX_BINS: usize = if cfg!(loom) { 2 } else { usize::BITS as usize / 2 };
+
+impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
+    const_unless_loom! {
+        pub(crate) const fn new(source: S, clock: C, hook: H, options: Options, lock: R) -> Self {
+            const { assert!(B > 0 && B <= MAX_BINS) };
+            Self {
+                source,
+                clock,
+                hook,
+                options,
+                gate: AtomicUsize::new(0),
+                marks: Marks::new(),
+                queued: AtomicU32::new(0),
+                turns: AtomicU32::new(0),
+                lock,
+                inner: UnsafeCell::new(Inner::NEW),
+            }
+        }
+    }
+}
+
+impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
+    /// The same with another hook. Nobody waits yet.
+    pub(crate) fn with_hook<G>(self, hook: G) -> Hall<S, C, R, G, B> {
+        let Self { source, clock, options, gate, marks, queued, turns, lock, inner, .. } = self;
+        Hall { source, clock, hook, options, gate, marks, queued, turns, lock, inner }
+    }
+}
+
+impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
+    const NEW: Self = Self {
+        bins: [const { Bin::new() }; B],
+        drainers: Bin::new(),
+        agenda: Agenda::new(),
+        counts: QueueCounts {
+            waiters: 0,
+            permits: 0,
+            granted: 0,
+            refused: 0,
+            evicted: 0,
+            cancelled: 0,
+            late: 0,
+        },
+        occupied: 0,
+        closed: false,
+        attendant: None,
+        driver: None,
+        armed: Timestamp::MAX,
+        sleepers: 0,
+        random: 1,
+    };
+
+    /// The head of the line that a node is in.
+    ///
+    /// # Safety
+    ///
+    /// The node is in a line.
+    unsafe fn head_of(&self, bin: usize, node: NonNull<Node<K>>) -> NonNull<Node<K>> {
+        // SAFETY: as the caller says.
+        unsafe {
+            if (*node.as_ptr()).is_head {
+                node
+            } else {
+                self.bins[bin].head((*node.as_ptr()).key).unwrap_or(node)
+            }
+        }
+    }
+
+    /// Puts the node on the agenda for what comes first: its deadline, or, of a head, that its limiter is asked.
+    ///
+    /// # Safety
+    ///
+    /// The node is in a line.
+    unsafe fn schedule(&mut self, node: NonNull<Node<K>>) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let Node { is_head, ask, wish, .. } = &*node.as_ptr();
+            let asks = *is_head && ask.at <= wish.deadline && ask.at < Timestamp::MAX;
+            let due = if asks { ask.at } else { wish.deadline };
+            self.agenda.set(node, due, !asks);
+        }
+    }
+
+    /// When something is due next.
+    fn due(&self) -> Timestamp {
+        self.agenda.first().map_or(Timestamp::MAX, |(_, due)| due)
+    }
+}
+
+/// Leaves the lines as the gate has it, also when a limiter or a clock has panicked.
+struct Leave<'h, S: Source, C, R, H, const B: usize>(&'h Hall<S, C, R, H, B>);
+
+impl<S: Source, C, R, H, const B: usize> Drop for Leave<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        // SAFETY: under the lock still, and nobody is at the lines any more.
+        let occupied = unsafe { (*self.0.inner.get()).occupied };
+        // It changes under the lock alone.
+        let empty = self.0.gate.load(Relaxed) & !CLOSED & !occupied;
+        if empty != 0 {
+            self.0.gate.fetch_and(!empty, Relaxed);
+            if occupied == 0 {
+                self.0.source.watch(false);
+            }
+        }
+    }
+}
+
+/// Goes on with granting where a waker has panicked.
+struct GrantAll<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'h Hall<S, C, R, H, B>);
+
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        self.0.wake_and_grant(&mut Wakes::new());
+    }
+}
+
+/// What was granted.
+pub(crate) type Grant = (u32, Receipt);
+
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
+    /// Works on the lines; afterwards wakes, and grants what was released meanwhile.
+    fn with<T>(&self, work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::new();
+        let outcome = self.lock.lock(|| self.at_lines(&mut wakes, work));
+        self.wake_and_grant(&mut wakes);
+        outcome
+    }
+
+    /// Under the lock.
+    fn at_lines<T>(&self, wakes: &mut Wakes, work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T) -> T {
+        let _leave = Leave(self);
+        // SAFETY: under the lock.
+        let inner = unsafe { &mut *self.inner.get() };
+        let outcome = work(inner, wakes);
+        Self::tell(inner, wakes);
+        outcome
+    }
+
+    /// Wakes, and grants as long as something is marked as free, and nobody else does.
+    fn wake_and_grant(&self, wakes: &mut Wakes) {
+        loop {
+            let panicking = GrantAll(self);
+            wakes.wake();
+            mem::forget(panicking);
+            if !self.marks.are_left::<R>() || !self.try_grant(None, wakes) {
+                return;
+            }
+        }
+    }
+
+    /// Grants, unless somebody is at the lines: what is due, what is marked, and what waits for `key`.
+    fn try_grant(&self, key: Option<S::Key>, wakes: &mut Wakes) -> bool {
+        let granted =
+            self.lock.try_lock(|| self.at_lines(wakes, |inner, wakes| self.drain(inner, wakes, key)));
+        granted.is_some()
+    }
+
+    /// Has those who wait for a key granted what may have become free. `watched` is what its limiter says of whether anybody does.
+    #[inline]
+    pub(crate) fn released(&self, key: S::Key, watched: Option<bool>) {
+        if watched != Some(false) {
+            self.grant(key, watched.is_some());
+        }
+    }
+
+    /// Releases permits, to those who wait first of all.
+    #[inline]
+    pub(crate) fn release(&self, key: S::Key, n: u32)
+    where
+        H: Hook,
+    {
+        if !(self.is_waited_for(key) && self.hand_over(key, n)) {
+            self.released(key, self.source.release_watched(key, n));
+        }
+    }
+
+    /// Hands permits over to the head of a key's line, where they are just what it wants: neither of the two then touches the limiter. `false` if nothing was done.
+    fn hand_over(&self, key: S::Key, n: u32) -> bool
+    where
+        H: Hook,
+    {
+        let handed = self.lock.try_lock(|| {
+            let leave = Leave(self);
+            // SAFETY: under the lock.
+            let inner = unsafe { &mut *self.inner.get() };
+            let head = inner.bins[S::bin(key, B)].head(key)?;
+            // SAFETY: linked, and we have the lines.
+            let Wish { min, max, .. } = unsafe { (*head.as_ptr()).wish };
+            if min != n || max != n || inner.closed || inner.agenda.first().is_some() {
+                return None;
+            }
+            let others_are_free = self.source.pass_on(key, n)?;
+            let now = if H::TIMES { self.clock.now() } else { Timestamp::ZERO };
+            inner.counts.granted = inner.counts.granted.wrapping_add(1);
+            let (waker, next) = self.take_out(inner, head);
+            // SAFETY: it was linked, and is ours until it is settled.
+            unsafe {
+                (*head.as_ptr()).grant = Some((n, Receipt::NONE));
+                (*head.as_ptr()).until = now;
+                Node::settle(head, State::Granted);
+            }
+            if !others_are_free {
+                // The gate stays raised, also if nobody waits any more: where there is no permit, it keeps nobody out, and whoever releases one finds out.
+                mem::forget(leave);
+            }
+            Some((waker, others_are_free && next.is_some()))
+        });
+        let Some(handed) = handed else { return false };
+        let is_handed = handed.is_some();
+        let panicking = GrantAll(self);
+        if let Some((waker, goes_on)) = handed {
+            if goes_on {
+                self.marks.leave(Self::bit(key));
+            }
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        mem::forget(panicking);
+        if self.marks.are_left::<R>() {
+            self.wake_and_grant(&mut Wakes::new());
+        }
+        is_handed
+    }
+
+    #[cold]
+    fn grant(&self, key: S::Key, waited_for: bool) {
+        let bin = Self::bit(key);
+        if !waited_for {
+            // Of one who enters, and then asks the limiter, and one who has given back, and then looks here, at least one sees the other.
+            fence(SeqCst);
+            if self.gate.load(Relaxed) & (bin | DRAINED) == 0 {
+                return;
+            }
+        }
+        let mut wakes = Wakes::new();
+        if !self.try_grant(Some(key), &mut wakes) {
+            self.marks.leave(bin);
+        }
+        self.wake_and_grant(&mut wakes);
+    }
+
+    fn bit(key: S::Key) -> usize {
+        1 << S::bin(key, B)
+    }
+
+    pub(crate) fn counts(&self) -> QueueCounts {
+        self.with(|inner, _| inner.counts)
+    }
+
+    /// The permits that are waited for, as far as they fit.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued.load(Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.with(|inner, wakes| {
+            inner.closed = true;
+            self.gate.fetch_or(CLOSED, Relaxed);
+            self.drain(inner, wakes, None);
+            wakes.push(inner.driver.take());
+        });
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.gate.load(Relaxed) & CLOSED != 0
+    }
+
+    /// Whether somebody waits in a key's bin.
+    pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
+        self.gate.load(Relaxed) & Self::bit(key) != 0
+    }
+
+    /// Has all lines gone through.
+    pub(crate) fn grant_all(&self) {
+        self.with(|inner, wakes| {
+            self.marks.leave(inner.occupied & !DRAINED);
+            self.drain(inner, wakes, None);
+        });
+    }
+
+    /// Leaves a mark that something was released, for whoever comes to the lines next.
+    pub(crate) fn mark(&self, key: S::Key) {
+        self.marks.leave(Self::bit(key));
+    }
+
+    /// The permits that stand before a newcomer, if nobody is at the lines; else none.
+    pub(crate) fn seen_ahead(&self, key: S::Key) -> u64 {
+        if !self.is_waited_for(key) {
+            return 0;
+        }
+        let mut wakes = Wakes::new();
+        let ahead = self.lock.try_lock(|| self.at_lines(&mut wakes, |inner, _| self.ahead(inner, key)));
+        self.wake_and_grant(&mut wakes);
+        ahead.unwrap_or(0)
+    }
+
+    /// Takes for a key if nobody waits for it, and nobody has the lines at this moment: for those whose bin is not empty, and may be so because of another key.
+    pub(crate) fn take_past_others(
+        &self,
+        key: S::Key,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let mut wakes = Wakes::new();
+        let taken = self.lock.try_lock(|| {
+            self.at_lines(&mut wakes, |inner, _| {
+                let free = inner.bins[S::bin(key, B)].head(key).is_none();
+                free.then(|| self.source.at(key).take_at(now, n))
+            })
+        });
+        self.wake_and_grant(&mut wakes);
+        taken.flatten()
+    }
+}

@@ -1,0 +1,104 @@
+use core::fmt;
+
+use portcullis_core::{Address, Key, Keys, Limiter};
+
+/// Where a hall has its limiters from.
+pub trait Source {
+    /// What tells them apart.
+    type Key: Copy + PartialEq + Send + Sync + fmt::Debug;
+    type At<'s>: Limiter
+    where
+        Self: 's;
+
+    fn at(&self, key: Self::Key) -> Self::At<'_>;
+
+    /// Which one of `bins` bins a key belongs to.
+    fn bin(key: Self::Key, bins: usize) -> usize;
+
+    /// Whether anybody waits.
+    fn watch(&self, waits: bool);
+
+    /// As the limiter's own methods: a pointer to it does not pass these on.
+    fn release_watched(&self, key: Self::Key, n: u32) -> Option<bool>;
+    fn pass_on(&self, key: Self::Key, n: u32) -> Option<bool>;
+
+    /// The permits that are out and will be released.
+    fn held(&self) -> u64;
+}
+
+/// One limiter.
+#[derive(Debug)]
+pub struct One<L>(pub(crate) L);
+
+impl<L: Limiter> Source for One<L> {
+    type Key = ();
+    type At<'s>
+        = &'s L
+    where
+        L: 's;
+
+    #[inline]
+    fn at(&self, (): ()) -> &L {
+        &self.0
+    }
+
+    #[inline]
+    fn bin((): (), _: usize) -> usize {
+        0
+    }
+
+    fn watch(&self, waits: bool) {
+        self.0.watch(waits);
+    }
+
+    #[inline]
+    fn release_watched(&self, (): (), n: u32) -> Option<bool> {
+        self.0.release_watched(n)
+    }
+
+    #[inline]
+    fn pass_on(&self, (): (), n: u32) -> Option<bool> {
+        self.0.pass_on(n)
+    }
+
+    fn held(&self) -> u64 {
+        self.0.held()
+    }
+}
+
+/// One limiter for each key.
+#[derive(Debug)]
+pub struct Each<T>(pub(crate) T);
+
+impl<T: Keys> Source for Each<T> {
+    type Key = Address;
+    type At<'s>
+        = Key<'s, T>
+    where
+        T: 's;
+
+    #[inline]
+    fn at(&self, key: Address) -> Key<'_, T> {
+        Key::at(&self.0, key)
+    }
+
+    #[inline]
+    fn bin(key: Address, bins: usize) -> usize {
+        key.group(bins)
+    }
+
+    /// The table's words have no room for it: releases look at the gate.
+    fn watch(&self, _: bool) {}
+
+    fn release_watched(&self, key: Address, n: u32) -> Option<bool> {
+        self.at(key).release_watched(n)
+    }
+
+    fn pass_on(&self, key: Address, n: u32) -> Option<bool> {
+        self.at(key).pass_on(n)
+    }
+
+    fn held(&self) -> u64 {
+        0
+    }
+}

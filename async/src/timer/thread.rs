@@ -1,0 +1,167 @@
+use core::fmt;
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::thread;
+use std::time::Instant;
+use std::vec::Vec;
+
+use portcullis_core::{Clock, Timestamp};
+
+use super::Timer;
+
+/// A timer of plain `std`: a thread that sleeps, one for all such timers of the process; it begins with the first of them that is asked, and ends never.
+///
+/// Its clock is [`Instant`], its origin the moment of its making. What wakes runs in that thread, the grants of a queue and the wakers of its tasks: one that takes long
+/// keeps all waiting.
+///
+/// ```
+/// use std::sync::Arc;
+/// use portcullis_async::{Queue, ThreadTimer};
+/// use portcullis_core::{Rate, TokenBucket};
+///
+/// let queue: Arc<Queue<_, _>> =
+///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(200), 1), ThreadTimer::new(), 9));
+/// queue.attend_shared();
+/// futures_executor::block_on(async {
+///     for _ in 0..3 {
+///         queue.acquire(1).await?;
+///     }
+///     Ok::<(), portcullis_async::Rejected>(())
+/// })?;
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+pub struct ThreadTimer {
+    origin: Instant,
+    alarm: Arc<Alarm>,
+}
+
+/// What one timer was asked for.
+struct Alarm {
+    set: Mutex<Option<(Instant, Waker)>>,
+    /// Its place among those that the thread looks at.
+    known: Once,
+}
+
+/// The alarms that the thread looks at, and whether it has looked at all since one was set.
+static ALARMS: Mutex<Alarms> = Mutex::new(Alarms { all: Vec::new(), until: None, runs: false });
+static CHANGED: Condvar = Condvar::new();
+
+struct Alarms {
+    all: Vec<Weak<Alarm>>,
+    /// The thread sleeps until then; `None` for ever.
+    until: Option<Instant>,
+    runs: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is guarded here is changed in steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes whoever is due, for ever.
+fn run() {
+    let mut due = Vec::new();
+    let mut alarms = locked(&ALARMS);
+    loop {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        alarms.all.retain(|alarm| {
+            let Some(alarm) = alarm.upgrade() else { return false };
+            let mut set = locked(&alarm.set);
+            if let Some((_, waker)) = set.take_if(|(at, _)| *at <= now) {
+                due.push(waker);
+            }
+            next = set.as_ref().map(|(at, _)| *at).into_iter().chain(next).min();
+            true
+        });
+        alarms.until = next;
+        if due.is_empty() {
+            alarms = match next {
+                Some(next) => {
+                    let wait = next.saturating_duration_since(Instant::now());
+                    CHANGED.wait_timeout(alarms, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => CHANGED.wait(alarms).unwrap_or_else(PoisonError::into_inner),
+            };
+        } else {
+            drop(alarms);
+            for waker in due.drain(..) {
+                // One that panics is not to keep the others asleep.
+                _ = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| waker.wake()));
+            }
+            alarms = locked(&ALARMS);
+        }
+    }
+}
+
+impl ThreadTimer {
+    /// A timer whose origin is now.
+    ///
+    /// ```
+    /// # use portcullis_async::ThreadTimer;
+    /// # use portcullis_core::Clock;
+    /// let timer = ThreadTimer::new();
+    /// assert!(timer.now().as_nanos() < 1_000_000_000);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self { origin: Instant::now(), alarm: Arc::new(Alarm { set: Mutex::new(None), known: Once::new() }) }
+    }
+}
+
+impl Default for ThreadTimer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for ThreadTimer {
+    fn drop(&mut self) {
+        // Here, so that the thread drops no waker under its lock.
+        let set = locked(&self.alarm.set).take();
+        drop(set);
+    }
+}
+
+impl Clock for ThreadTimer {
+    fn now(&self) -> Timestamp {
+        super::since(self.origin.elapsed())
+    }
+}
+
+impl Timer for ThreadTimer {
+    /// # Panics
+    ///
+    /// If the system cannot start a thread.
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
+        // Beyond what the system can tell: never.
+        let Some(instant) = instant else { return Poll::Pending };
+        if instant <= Instant::now() {
+            return Poll::Ready(());
+        }
+        let old = locked(&self.alarm.set).replace((instant, waker.clone()));
+        drop(old);
+        let mut alarms = locked(&ALARMS);
+        self.alarm.known.call_once(|| alarms.all.push(Arc::downgrade(&self.alarm)));
+        if !alarms.runs {
+            thread::Builder::new()
+                .name("portcullis-timer".into())
+                .spawn(run)
+                .expect("a thread can be started");
+            alarms.runs = true;
+        }
+        if alarms.until.is_none_or(|until| instant < until) {
+            alarms.until = Some(instant);
+            CHANGED.notify_one();
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for ThreadTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadTimer").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,356 @@
+//! Threads that wait.
+
+mod support;
+
+use core::task::Poll;
+use core::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use portcullis_async::{Acquire, Queue, Rejected};
+use portcullis_core::{
+    Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, Rate, Retry, Timestamp, TokenBucket,
+};
+use support::{SECOND, START, Task, now, permits};
+
+fn waiters<L: Limiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
+    while queue.counts().waiters < n {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn threads_and_tasks_are_granted_in_one_order() {
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+    let held = now(queue.acquire(1)).unwrap();
+    let (say, hear) = mpsc::channel();
+    let mut threads = Vec::new();
+    let mut tasks = Vec::new();
+    for number in 0..8 {
+        if number % 2 == 0 {
+            let (queue, say) = (Arc::clone(&queue), say.clone());
+            threads.push(thread::spawn(move || {
+                let lease = queue.blocking_acquire(1).unwrap();
+                say.send(number).unwrap();
+                drop(lease);
+            }));
+        } else {
+            tasks.push((number, Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1))));
+        }
+        waiters(&queue, number + 1);
+    }
+    drop(held);
+    for (number, mut task) in tasks {
+        // Before it comes the thread that is before it in the queue.
+        assert_eq!(hear.recv().unwrap(), number - 1);
+        let lease = loop {
+            match task.poll() {
+                Poll::Ready(lease) => break lease.unwrap(),
+                Poll::Pending => thread::yield_now(),
+            }
+        };
+        assert!(hear.try_recv().is_err(), "nobody else has the permit");
+        drop(lease);
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let counts = queue.counts();
+    assert_eq!((counts.granted, counts.waiters, queue.available_at(START)), (8, 0, 1));
+}
+
+#[test]
+fn threads_need_no_driver() {
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), MonotonicClock::new(), 99));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                for _ in 0..10 {
+                    assert_eq!(queue.blocking_acquire(1).unwrap().permits(), 1);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert!(queue.clock().now() >= Timestamp::from_millis(39), "1 at once and 39 at 1000/s");
+    assert_eq!(queue.counts().waiters, 0);
+}
+
+#[test]
+fn one_that_times_out_leaves_no_trace() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), MonotonicClock::new(), 2);
+    let held = queue.blocking_acquire(1).unwrap();
+    for times in 1..4 {
+        let outcome = queue.blocking_acquire_for(2, Duration::from_millis(2));
+        assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 2, retry: Retry::OnRelease }));
+        let counts = queue.counts();
+        assert_eq!((counts.waiters, counts.permits, counts.late), (0, 0, times));
+    }
+    assert!(queue.try_acquire_at(START, 1).is_ok(), "nobody waits");
+    drop(held);
+    assert_eq!(queue.available_at(START), 2);
+}
+
+#[test]
+fn without_time_to_wait_it_takes_what_is_free() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 2);
+    let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
+    let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
+    assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+    drop(held);
+    assert!(queue.blocking_acquire_for(1, Duration::MAX).is_ok());
+}
+
+#[test]
+fn they_are_told_what_tasks_are_told() {
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 1));
+    assert_eq!(
+        permits(queue.blocking_acquire(2)),
+        Err(Rejected::ExceedsCapacity { permits: 2, capacity: 1 })
+    );
+    let held = queue.blocking_acquire(1).unwrap();
+    let thread = {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || permits(queue.blocking_acquire(1)))
+    };
+    waiters(&queue, 1);
+    assert_eq!(
+        permits(queue.blocking_acquire(1)),
+        Err(Rejected::QueueFull { permits: 1, retry: Retry::OnRelease })
+    );
+    queue.close();
+    assert_eq!(thread.join().unwrap(), Err(Rejected::Closed { permits: 1 }));
+    assert_eq!(permits(queue.blocking_acquire_for(1, SECOND)), Err(Rejected::Closed { permits: 1 }));
+    drop(held);
+}
+
+/// Under a manual time: by the watch they would sleep for an hour, and are woken by the queue alone.
+mod by_turns {
+    use super::*;
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    use portcullis_async::{Hook, Next, Outcome, ThreadTimer, Waited};
+    use portcullis_core::ManualClock;
+    use support::{Hand, Shared, queue};
+
+    /// One token an hour, none there.
+    fn bucket() -> TokenBucket {
+        TokenBucket::builder(Rate::per_hour(1), 9).initial(0).build().unwrap()
+    }
+
+    const fn hours(n: u64) -> Timestamp {
+        Timestamp::from_secs(3_600 * n)
+    }
+
+    /// A thread, and what comes of it.
+    struct Thread<T>(mpsc::Receiver<T>);
+
+    impl<T: Send + 'static> Thread<T> {
+        fn new(work: impl FnOnce() -> T + Send + 'static) -> Self {
+            let (say, hear) = mpsc::channel();
+            thread::spawn(move || say.send(work()));
+            Self(hear)
+        }
+
+        #[track_caller]
+        fn outcome(self) -> T {
+            self.0.recv_timeout(Duration::from_mins(1)).expect("it sleeps, or has panicked")
+        }
+    }
+
+    /// A thread that waits, as the last one so far.
+    fn waiting<L, H>(
+        queue: &Arc<Queue<L, Hand, portcullis_async::DefaultLock, H>>,
+        deadline: Timestamp,
+    ) -> Thread<Result<u32, Rejected>>
+    where
+        L: Limiter + Send + Sync + 'static,
+        H: Hook + Send + Sync + 'static,
+    {
+        let before = queue.counts().waiters;
+        let thread = {
+            let queue = Arc::clone(queue);
+            Thread::new(move || permits(queue.blocking_acquire_until(1, deadline)))
+        };
+        while queue.counts().waiters == before {
+            thread::yield_now();
+        }
+        thread
+    }
+
+    fn late() -> Result<u32, Rejected> {
+        Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease })
+    }
+
+    #[test]
+    fn a_deadline_is_one_of_the_queues_clock() {
+        let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
+        let held = now(queue.acquire(1)).unwrap();
+        let [ends, granted] = [hours(1), Timestamp::MAX].map(|deadline| waiting(&queue, deadline));
+        queue.clock().set(hours(1));
+        queue.advance();
+        assert_eq!(ends.outcome(), late());
+        drop(held);
+        assert_eq!(granted.outcome(), Ok(1));
+        assert_eq!((queue.counts().late, queue.available()), (1, 1));
+    }
+
+    #[test]
+    fn one_that_is_refused_at_once_does_not_sleep() {
+        let queue: Shared<_> = Arc::new(queue(bucket(), 9));
+        let refused = queue.blocking_acquire_for(1, Duration::from_secs(3_599));
+        assert_eq!(permits(refused), Err(Rejected::Deadline { permits: 1, retry: Retry::At(hours(1)) }));
+        let wait = waiting(&queue, hours(1));
+        queue.clock().set(hours(1));
+        queue.advance();
+        assert_eq!(wait.outcome(), Ok(1), "at the very deadline");
+    }
+
+    #[test]
+    fn when_a_driver_goes_a_thread_that_waits_drives() {
+        let queue: Shared<_> = Arc::new(queue(bucket(), 9));
+        let mut driver = Task::waiting(queue.drive());
+        let wait = waiting(&queue, Timestamp::MAX);
+        assert!(driver.wakes() > 0);
+        assert!(driver.is_pending());
+        queue.clock().set(hours(1));
+        drop(driver);
+        assert_eq!(wait.outcome(), Ok(1));
+    }
+
+    #[test]
+    fn when_a_driver_comes_it_is_told_and_the_threads_are_granted_by_it() {
+        let queue: Shared<_> = Arc::new(queue(bucket(), 9));
+        let threads = [(); 3].map(|()| waiting(&queue, Timestamp::MAX));
+        let mut driver = Task::waiting(queue.drive());
+        for hour in 1..4 {
+            assert_eq!(queue.clock().alarm(), Some(hours(hour)));
+            let before = driver.wakes();
+            queue.clock().run(hours(hour));
+            assert!(driver.wakes() > before);
+            assert!(driver.is_pending());
+        }
+        assert_eq!(threads.map(Thread::outcome), [Ok(1); 3]);
+    }
+
+    #[test]
+    fn a_queue_that_is_attended_grants_threads_as_well() {
+        let queue: Shared<_> = Arc::new(queue(bucket(), 9));
+        queue.attend_shared();
+        let threads = [(); 3].map(|()| waiting(&queue, Timestamp::MAX));
+        queue.clock().run(hours(3));
+        assert_eq!(threads.map(Thread::outcome), [Ok(1); 3]);
+        assert_eq!(queue.clock().armed(), [1, 2, 3].map(hours));
+    }
+
+    /// Moves the time on by an hour when a wait is granted: before the thread that waited drives no more.
+    struct Later(AtomicU64, Arc<ManualClock>);
+
+    impl Hook for Later {
+        fn left(&self, waited: &Waited) {
+            if waited.outcome == Outcome::Granted {
+                self.1.set(hours(1 + self.0.fetch_add(1, Ordering::Relaxed)));
+            }
+        }
+    }
+
+    #[derive(Clone)]
+    struct Clock(Arc<ManualClock>);
+
+    impl portcullis_core::Clock for Clock {
+        fn now(&self) -> Timestamp {
+            self.0.now()
+        }
+    }
+
+    /// Else nobody would see to the deadlines.
+    #[test]
+    fn when_the_thread_that_drives_has_its_permits_the_next_one_drives() {
+        let clock = Arc::new(ManualClock::new());
+        let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Clock(Arc::clone(&clock)), 99);
+        let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
+        let mut held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
+        let threads: Vec<_> = (0..4)
+            .map(|number| {
+                let thread = {
+                    let queue = Arc::clone(&queue);
+                    Thread::new(move || Acquire::new(queue, 1, 1).block().unwrap())
+                };
+                while queue.counts().waiters <= number {
+                    thread::yield_now();
+                }
+                thread
+            })
+            .collect();
+        for (hour, thread) in (1..).zip(threads) {
+            let (say, hear) = mpsc::channel();
+            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(hours(hour)));
+            assert!(task.poll_with(&support::waker(move || say.send(()).unwrap())).is_pending());
+            drop(held);
+            held = thread.outcome();
+            if hour < 4 {
+                // By the next of the threads, which found that it was time.
+                hear.recv_timeout(Duration::from_mins(1)).expect("nobody drives");
+                assert_eq!(permits(task.outcome()), late());
+            }
+        }
+    }
+
+    /// It was told that it is its turn to drive, and then never got to it.
+    #[test]
+    fn a_thread_that_is_granted_before_it_has_driven_leaves_that_to_the_next_one() {
+        for _ in 0..20 {
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), MonotonicClock::new(), 99));
+            let [one, two] = [(); 2].map(|()| now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
+            let mut two = Some(two);
+            let mut threads = Vec::new();
+            for number in 0..3 {
+                let (queue, two) = (Arc::clone(&queue), two.take());
+                let wait = Acquire::new(Arc::clone(&queue), 1, 1);
+                threads.push(Thread::new(move || {
+                    let lease = wait.block().unwrap();
+                    // The first one has driven, and the second one is told that it is to do so; and has its permit before it is awake.
+                    drop(two);
+                    lease
+                }));
+                while queue.counts().waiters <= number {
+                    thread::yield_now();
+                }
+            }
+            let (say, hear) = mpsc::channel();
+            let deadline = portcullis_core::Clock::now(queue.clock()).saturating_add(Duration::from_millis(20));
+            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(deadline));
+            assert!(task.poll_with(&support::waker(move || say.send(()).unwrap())).is_pending());
+            drop(one);
+            hear.recv_timeout(Duration::from_secs(20)).expect("nobody drives");
+            assert_eq!(permits(task.outcome()), late());
+            let leases: Vec<_> = threads.drain(..2).map(Thread::outcome).collect();
+            drop(leases);
+            drop(threads.pop().unwrap().outcome());
+        }
+    }
+
+    #[test]
+    fn drivers_that_come_and_go_keep_nobody_waiting() {
+        let bucket = TokenBucket::new(Rate::per_second(2_000), 1);
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, ThreadTimer::new(), 99));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                Thread::new(move || (0..25).all(|_| permits(queue.blocking_acquire(1)) == Ok(1)))
+            })
+            .collect();
+        for _ in 0..500 {
+            let mut driver = Task::new(queue.drive());
+            assert!(driver.is_pending());
+            thread::yield_now();
+            assert!(driver.is_pending());
+        }
+        assert!(threads.into_iter().all(Thread::outcome));
+        assert_eq!((queue.counts().waiters, queue.advance()), (0, Next::Idle));
+    }
+}

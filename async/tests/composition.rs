@@ -1,0 +1,187 @@
+//! Queues around other limiters, and within them.
+
+mod support;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use portcullis_async::Next;
+use portcullis_core::{
+    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Receipt, Retry, Timestamp, TokenBucket,
+};
+use support::{SECOND, START, Task, available, now, permits, queue};
+
+/// Says no while a switch is off; nobody knows how long.
+#[derive(Default)]
+struct Switch {
+    on: AtomicBool,
+    /// The most permits that it was asked for.
+    most: AtomicU32,
+}
+
+impl Limiter for Switch {
+    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+        self.most.fetch_max(permits, Ordering::Relaxed);
+        if self.on.load(Ordering::Relaxed) {
+            Ok(Receipt::NONE)
+        } else {
+            Err(Denied::Refused { now, permits })
+        }
+    }
+    fn available_at(&self, _: Timestamp) -> u64 {
+        if self.on.load(Ordering::Relaxed) { u64::MAX } else { 0 }
+    }
+    fn retry(&self, _: Denied) -> Retry {
+        Retry::After(SECOND)
+    }
+}
+
+#[test]
+fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
+    let queue = queue(Switch::default(), 99);
+    let [one, other] = [1, 7].map(|n| Task::waiting(queue.acquire(n)));
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
+    queue.clock().advance(SECOND);
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(2)));
+    queue.clock().advance(SECOND);
+    queue.change(|switch| switch.on.store(true, Ordering::Relaxed));
+    assert_eq!((permits(one.outcome()), permits(other.outcome())), (Ok(1), Ok(7)));
+    assert_eq!(queue.advance(), Next::Idle);
+}
+
+#[test]
+fn those_behind_the_head_are_not_asked_for() {
+    let queue = queue(Switch::default(), 99);
+    let _waits = [1, 7, 9].map(|n| Task::waiting(queue.acquire(n)));
+    queue.advance();
+    queue.clock().advance(SECOND);
+    queue.advance();
+    queue.change(|_| ());
+    assert_eq!(queue.change(|switch| switch.most.load(Ordering::Relaxed)), 1, "the head asks for 1");
+}
+
+/// Both a concurrency limit and a rate, as one limiter of one's own.
+struct Both(Concurrency, TokenBucket);
+
+impl Limiter for Both {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let receipt = self.0.take_at(now, n)?;
+        self.1.take_at(now, n).inspect_err(|_| Limiter::release(&self.0, n)).map(|_| receipt)
+    }
+    fn release(&self, n: u32) {
+        Limiter::release(&self.0, n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now).min(self.1.available_at(now))
+    }
+    fn capacity(&self) -> u64 {
+        Limiter::capacity(&self.0).min(self.1.capacity())
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.release_or_now(denied).longer(self.1.retry(denied), START)
+    }
+}
+
+impl Both {
+    fn release_or_now(&self, denied: Denied) -> Retry {
+        if denied.permits() <= self.0.available() { Retry::At(START) } else { Retry::OnRelease }
+    }
+}
+
+#[test]
+fn both_a_release_and_the_time_can_be_what_is_waited_for() {
+    let queue = queue(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 2)), 99);
+    let held = now(queue.acquire(2)).unwrap();
+    let mut wait = Task::waiting(queue.acquire(1));
+    queue.clock().set(Timestamp::from_millis(500));
+    assert_eq!(queue.advance(), Next::OnRelease);
+    drop(held);
+    assert!(wait.is_pending(), "no token yet");
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
+    queue.clock().set(Timestamp::from_secs(1));
+    assert_eq!(queue.advance(), Next::Idle);
+    assert_eq!(permits(wait.outcome()), Ok(1));
+}
+
+#[test]
+fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
+    let queue = queue(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 2)), 99);
+    let held = now(queue.acquire(2)).unwrap();
+    let _wait = Task::waiting(queue.acquire(1));
+    let mut driver = Task::new(queue.drive());
+    assert!(driver.is_pending(), "a release is what is waited for");
+    drop(held);
+    assert_eq!(driver.wakes(), 1);
+}
+
+#[test]
+fn any_limiter_behind_a_pointer_can_be_waited_for() {
+    let limit: Arc<dyn Limiter + Send + Sync> = Arc::new(Concurrency::new(1));
+    let queue = queue(Arc::clone(&limit), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    drop(held);
+    assert_eq!(permits(wait.outcome()), Ok(1));
+    assert_eq!(limit.available_at(START), 1);
+}
+
+#[test]
+fn a_queue_is_one_limit_of_several() {
+    let slots = queue(Concurrency::new(2), 9);
+    let rate = TokenBucket::new(Rate::per_second(1), 1);
+    let both = AllOf::new((&slots, &rate));
+    let lease = both.try_acquire_at(START, 1).unwrap();
+    assert_eq!((available(&slots), rate.available_at(START)), (1, 0));
+    let wait = Task::waiting(slots.acquire(2));
+    let denied = both.try_acquire_at(Timestamp::from_secs(1), 1).unwrap_err();
+    assert_eq!((denied.index, rate.available_at(Timestamp::from_secs(1))), (0, 1), "takes from all or none");
+    drop(lease);
+    assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(2)), "its drop grants those who wait");
+}
+
+#[test]
+fn what_a_refused_request_gave_back_is_granted() {
+    /// Lets a request in for a look, and has someone queue before it takes.
+    struct Meanwhile<F>(F);
+    impl<F: Fn()> Limiter for Meanwhile<F> {
+        fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+            (self.0)();
+            Err(Denied::Refused { now, permits })
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            u64::MAX
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::After(SECOND)
+        }
+    }
+    let slots = queue(Concurrency::new(1), 9);
+    let wait = Mutex::new(None);
+    let refuses = Meanwhile(|| *wait.lock().unwrap() = Some(Task::waiting(slots.acquire(1))));
+    let denied = AllOf::new((&slots, &refuses)).try_acquire_at(START, 1).unwrap_err();
+    assert_eq!(denied.index, 1);
+    let wait = wait.into_inner().unwrap().unwrap();
+    assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(1)));
+}
+
+#[test]
+fn a_queue_can_be_around_a_queue() {
+    let outer = queue(queue(Concurrency::new(1), 9), 9);
+    let held = now(outer.acquire(1)).unwrap();
+    let wait = Task::waiting(outer.acquire(1));
+    drop(held);
+    assert_eq!(permits(wait.outcome()), Ok(1));
+    assert_eq!(available(&outer), 1);
+}
+
+#[test]
+fn it_answers_as_the_limiter_within() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 3), 9);
+    assert_eq!((available(&queue), queue.capacity()), (3, 3));
+    assert_eq!(queue.idle_at(START), Idle::Since(START));
+    let held = queue.try_acquire_at(START, 3).unwrap();
+    let denied = queue.try_acquire_at(START, 1).unwrap_err();
+    assert_eq!(denied.retry(&queue), Retry::At(Timestamp::from_secs(1)));
+    assert!(queue.id().is_some() && queue.id() == (&&queue).id());
+    drop(held);
+}

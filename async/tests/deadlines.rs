@@ -1,0 +1,532 @@
+//! Waits until a deadline: met at the very instant, refused at once, or over.
+
+mod support;
+
+use portcullis_async::{Acquire, Next, Order, Rejected};
+use portcullis_core::{
+    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket,
+};
+use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
+
+const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+const fn secs(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn before(at: Timestamp) -> Timestamp {
+    Timestamp::from_nanos(at.as_nanos() - 1)
+}
+
+/// One token a second, none there.
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+}
+
+/// From one token a second to one in ten.
+fn slower(bucket: &AdjustableBucket, burst: u64) {
+    bucket.adjust_at(START, Rate::new(1, 10 * SECOND), burst, Carry::Keep).unwrap();
+}
+
+fn late(permits: u32, retry: Retry) -> Result<u32, Rejected> {
+    Err(Rejected::Deadline { permits, retry })
+}
+
+/// Moves the time on, and has the queue look.
+fn advance<L: Limiter>(queue: &Manual<L>, to: Timestamp) -> Next {
+    queue.clock().set(to);
+    queue.advance()
+}
+
+mod at_once {
+    use super::*;
+
+    #[test]
+    fn what_comes_in_at_the_very_deadline_is_waited_for_and_1_ns_earlier_is_not() {
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let queue = queue(bucket(5), 99).with_order(order);
+            let refused = now(queue.acquire_until(3, before(secs(3))));
+            assert_eq!(permits(refused), late(3, Retry::At(secs(3))));
+            let wait = Task::waiting(queue.acquire_until(3, secs(3)));
+            assert_eq!(advance(&queue, secs(3)), Next::Idle);
+            assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(3)));
+            let counts = queue.counts();
+            assert_eq!((counts.late, counts.granted, counts.refused, counts.cancelled), (1, 1, 0, 0));
+        }
+    }
+
+    #[test]
+    fn the_queue_before_it_counts() {
+        let queue = queue(bucket(5), 99);
+        let _first = Task::waiting(queue.acquire(4));
+        assert_eq!(permits(now(queue.acquire_until(2, before(secs(6))))), late(2, Retry::At(secs(6))));
+        let second = Task::waiting(queue.acquire_until(2, secs(6)));
+        // Beyond what the bucket holds at once.
+        assert_eq!(permits(now(queue.acquire_until(1, before(secs(7))))), late(1, Retry::At(secs(7))));
+        let _third = Task::waiting(queue.acquire_until(1, secs(7)));
+        drop(second);
+        assert_eq!(permits(now(queue.acquire_until(1, before(secs(6))))), late(1, Retry::At(secs(6))));
+    }
+
+    #[test]
+    fn one_that_waits_for_none_takes_nothing_before_it() {
+        let queue = queue(bucket(5), 99);
+        let _line = [1, 0].map(|n| Task::waiting(queue.acquire(n)));
+        let wait = Task::waiting(queue.acquire_until(1, secs(2)));
+        advance(&queue, secs(1));
+        advance(&queue, secs(2));
+        assert_eq!(permits(wait.outcome()), Ok(1));
+    }
+
+    #[test]
+    fn newest_first_the_queue_before_it_does_not_count() {
+        let queue = newest_first(bucket(5), 99);
+        let _first = Task::waiting(queue.acquire(4));
+        let _second = Task::waiting(queue.acquire_until(1, secs(1)));
+        assert_eq!(permits(now(queue.acquire_until(1, before(secs(1))))), late(1, Retry::At(secs(1))));
+    }
+
+    #[test]
+    fn a_deadline_that_is_over_refuses_what_is_not_free() {
+        let queue = queue(Concurrency::new(2), 99);
+        queue.clock().set(secs(9));
+        let held = now(queue.acquire_until(1, secs(8))).unwrap();
+        for deadline in [START, secs(8), secs(9)] {
+            assert_eq!(permits(now(queue.acquire_until(2, deadline))), late(2, Retry::OnRelease));
+        }
+        let wait = Task::waiting(queue.acquire_until(2, Timestamp::from_nanos(9_000_000_001)));
+        drop((wait, held));
+        assert_eq!((queue.counts().late, queue.counts().cancelled), (3, 1));
+    }
+
+    #[test]
+    fn it_leaves_the_way_free() {
+        let queue = queue(TokenBucket::new(Rate::per_second(1), 2), 99);
+        let _held = now(queue.acquire(1)).unwrap();
+        assert_eq!(permits(now(queue.acquire_until(2, ms(999)))), late(2, Retry::At(secs(1))));
+        assert!(queue.try_acquire(1).is_ok());
+        assert_eq!(queue.advance(), Next::Idle);
+    }
+
+    #[test]
+    fn where_nothing_ever_comes_in_no_deadline_is_met() {
+        let queue = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 9);
+        assert_eq!(permits(now(queue.acquire_until(1, secs(9)))), late(1, Retry::Never));
+    }
+
+    #[test]
+    fn no_deadline_is_the_end_of_time() {
+        let queue = queue(Concurrency::new(1), 99);
+        let _held = now(queue.acquire(1)).unwrap();
+        let mut wait = Task::waiting(queue.acquire_until(1, Timestamp::MAX));
+        assert_eq!(queue.advance(), Next::OnRelease);
+        assert_eq!(advance(&queue, Timestamp::MAX), Next::OnRelease);
+        assert!(wait.is_pending());
+        let _other = Task::waiting(queue.acquire(1).until(Timestamp::MAX));
+    }
+
+    #[test]
+    fn the_queue_may_be_full_as_well() {
+        let queue = queue(bucket(1), 1);
+        let _first = Task::waiting(queue.acquire_until(1, secs(1)));
+        let full = now(queue.acquire_until(1, secs(2)));
+        assert_eq!(permits(full), Err(Rejected::QueueFull { permits: 1, retry: Retry::At(secs(2)) }));
+        assert_eq!(permits(now(queue.acquire_until(1, ms(1_999)))), late(1, Retry::At(secs(2))));
+    }
+}
+
+mod over {
+    use super::*;
+
+    #[test]
+    fn one_that_waits_for_a_release_ends_at_its_instant() {
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let queue = queue(Concurrency::new(1), 99).with_order(order);
+            let held = now(queue.acquire(1)).unwrap();
+            let mut wait = Task::waiting(queue.acquire_until(1, ms(500)));
+            assert_eq!(queue.advance(), Next::At(ms(500)));
+            assert_eq!(advance(&queue, before(ms(500))), Next::At(ms(500)));
+            assert!(wait.is_pending());
+            assert_eq!(advance(&queue, ms(500)), Next::Idle);
+            assert_eq!(wait.wakes(), 1);
+            assert_eq!(permits(wait.outcome()), late(1, Retry::OnRelease));
+            let counts = queue.counts();
+            assert_eq!((counts.late, counts.cancelled, counts.waiters, counts.permits), (1, 0, 0, 0));
+            drop(held);
+            assert_eq!(available(&queue), 1);
+        }
+    }
+
+    #[test]
+    fn one_in_the_middle_leaves_the_others_in_their_order() {
+        let queue = queue(Concurrency::new(1), 99);
+        let mut held = now(queue.acquire(1)).unwrap();
+        let [first, middle, last] =
+            [Timestamp::MAX, secs(1), secs(9)].map(|at| Task::waiting(queue.acquire_until(1, at)));
+        assert_eq!(advance(&queue, secs(1)), Next::At(secs(9)));
+        assert_eq!((first.wakes(), middle.wakes(), last.wakes()), (0, 1, 0));
+        assert_eq!(permits(middle.outcome()), late(1, Retry::OnRelease));
+        assert_eq!((queue.counts().waiters, queue.counts().permits), (2, 2));
+        for wait in [first, last] {
+            drop(held);
+            held = wait.outcome().unwrap();
+        }
+    }
+
+    #[test]
+    fn when_the_head_goes_those_behind_it_that_fit_are_served_at_once() {
+        let queue = queue(Concurrency::new(5), 99);
+        let held = now(queue.acquire(3)).unwrap();
+        let head = Task::waiting(queue.acquire_until(4, secs(1)));
+        let [one, other, mut third] = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
+        assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
+        assert_eq!((head.wakes(), one.wakes(), other.wakes(), third.wakes()), (1, 1, 1, 0));
+        assert_eq!(permits(head.outcome()), late(4, Retry::OnRelease));
+        let both = (one.outcome().unwrap(), other.outcome().unwrap());
+        assert!(third.is_pending());
+        drop((held, both));
+        assert!(third.poll().is_ready());
+    }
+
+    #[test]
+    fn newest_first_the_head_is_the_last() {
+        let queue = newest_first(Concurrency::new(5), 99);
+        let (_held, one) = (now(queue.acquire(3)).unwrap(), now(queue.acquire(2)).unwrap());
+        let mut old = Task::waiting(queue.acquire(3));
+        let small = Task::waiting(queue.acquire(1));
+        let head = Task::waiting(queue.acquire_until(3, secs(1)));
+        drop(one);
+        assert_eq!(small.wakes(), 0, "not its turn");
+        assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
+        assert_eq!(permits(head.outcome()), late(3, Retry::OnRelease));
+        assert_eq!(permits(small.outcome()), Ok(1));
+        assert!(old.is_pending());
+    }
+
+    #[test]
+    fn when_the_head_goes_the_time_of_its_successor_is_told() {
+        let queue = queue(TokenBucket::new(Rate::per_second(1), 9), 99);
+        let mut held = now(queue.acquire(9)).unwrap();
+        let head = Task::waiting(queue.acquire_until(9, secs(9)));
+        let _next = Task::waiting(queue.acquire(4));
+        queue.change(|_| ());
+        assert_eq!(queue.advance(), Next::At(secs(9)));
+        drop(head);
+        assert_eq!(queue.advance(), Next::At(secs(4)));
+        assert_eq!(held.refund_at(START, 2), Ok(2));
+        assert_eq!(queue.advance(), Next::At(secs(2)));
+    }
+
+    #[test]
+    fn a_release_after_the_deadline_goes_to_the_next_though_nobody_advanced() {
+        let queue = queue(Concurrency::new(1), 99);
+        let held = now(queue.acquire(1)).unwrap();
+        let first = Task::waiting(queue.acquire_until(1, secs(1)));
+        let second = Task::waiting(queue.acquire(1));
+        queue.clock().set(secs(2));
+        drop(held);
+        assert_eq!((permits(first.outcome()), permits(second.outcome())), (late(1, Retry::OnRelease), Ok(1)));
+    }
+
+    #[test]
+    fn the_retry_of_one_that_is_over_counts_those_who_still_wait() {
+        // A part has come in by its deadline, and then the rate is less.
+        let bucket = AdjustableBucket::new(Rate::per_second(1), 9);
+        let queue = queue(bucket, 99);
+        let _held = now(queue.acquire(9)).unwrap();
+        let _first = Task::waiting(queue.acquire(2));
+        let over = Task::waiting(queue.acquire_until(1, secs(3)));
+        let _last = Task::waiting(queue.acquire(4));
+        queue.change(|bucket| slower(bucket, 9));
+        advance(&queue, secs(3));
+        // 2 and 4 before it, and 1 that it wants itself.
+        assert_eq!(permits(over.outcome()), late(1, Retry::At(secs(70))));
+    }
+
+    #[test]
+    fn a_wait_that_was_granted_before_its_deadline_has_its_permits_whenever_it_is_polled() {
+        let queue = queue(Concurrency::new(1), 99);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        drop(held);
+        assert_eq!(advance(&queue, secs(5)), Next::Idle);
+        assert_eq!(permits(wait.outcome()), Ok(1));
+    }
+
+    #[test]
+    fn a_wait_that_is_over_stays_so_whatever_comes_in() {
+        let queue = queue(Concurrency::new(1), 99);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        advance(&queue, secs(1));
+        drop(held);
+        assert_eq!(permits(wait.outcome()), late(1, Retry::OnRelease));
+        assert_eq!(available(&queue), 1);
+    }
+
+    #[test]
+    fn one_that_is_over_may_be_dropped_unseen() {
+        let queue = queue(Concurrency::new(1), 99);
+        let _held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        advance(&queue, secs(1));
+        drop(wait);
+        assert_eq!((queue.counts().late, queue.counts().cancelled), (1, 0));
+    }
+
+    #[test]
+    fn however_many_are_over_at_one_instant() {
+        for many in [15, 16, 17, 33, 100] {
+            let queue = queue(Concurrency::new(1), 999);
+            let held = now(queue.acquire(1)).unwrap();
+            let waits: Vec<_> = (0..many).map(|_| Task::waiting(queue.acquire_until(1, secs(1)))).collect();
+            let last = Task::waiting(queue.acquire(1));
+            assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
+            for wait in waits {
+                assert_eq!((wait.wakes(), permits(wait.outcome())), (1, late(1, Retry::OnRelease)));
+            }
+            assert_eq!((queue.counts().late, queue.counts().waiters), (many, 1));
+            drop(held);
+            assert_eq!(permits(last.outcome()), Ok(1));
+        }
+    }
+
+    #[test]
+    fn set_after_the_first_poll_it_changes_nothing() {
+        let queue = queue(Concurrency::new(1), 99);
+        let _held = now(queue.acquire(1)).unwrap();
+        let _wait = Task::waiting(Acquire::new(&queue, 1, 1).until(secs(5)).until(secs(2)));
+        assert_eq!(queue.advance(), Next::At(secs(2)), "the last one that was set before");
+    }
+}
+
+/// What comes in, and whose deadline it is, at one instant.
+mod at_one_instant {
+    use super::*;
+
+    #[test]
+    fn those_behind_the_head_are_granted_with_it() {
+        let queue = queue(FixedWindow::new(3, SECOND), 99);
+        let _held = now(queue.acquire(3)).unwrap();
+        let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire_until(n, secs(1))));
+        assert_eq!(advance(&queue, secs(1)), Next::Idle);
+        assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1); 3]);
+    }
+
+    #[test]
+    fn one_behind_a_head_that_was_set_on_the_agenda_after_it_is_granted_too() {
+        let queue = queue(FixedWindow::new(4, SECOND), 99);
+        let _held = now(queue.acquire(4)).unwrap();
+        let cancelled = Task::waiting(queue.acquire(1));
+        let head = Task::waiting(queue.acquire(1));
+        let behind = Task::waiting(queue.acquire_until(1, secs(1)));
+        // The new head is asked for at the same instant, but entered later.
+        drop(cancelled);
+        assert_eq!(advance(&queue, secs(1)), Next::Idle);
+        assert_eq!((permits(head.outcome()), permits(behind.outcome())), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn a_head_whose_grant_and_deadline_are_the_same_is_granted() {
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let queue = queue(bucket(1), 99).with_order(order);
+            let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+            advance(&queue, secs(1));
+            assert_eq!(permits(wait.outcome()), Ok(1));
+        }
+    }
+
+    #[test]
+    fn a_release_at_the_very_deadline_is_granted() {
+        let queue = queue(Concurrency::new(1), 99);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        queue.clock().set(secs(1));
+        drop(held);
+        assert_eq!(permits(wait.outcome()), Ok(1));
+    }
+}
+
+/// The queue is advanced late.
+mod late_advances {
+    use super::*;
+
+    #[test]
+    fn what_came_in_before_the_deadline_is_granted_though_the_queue_is_advanced_after_it() {
+        let queue = queue(bucket(1), 99);
+        let wait = Task::waiting(queue.acquire_until(1, ms(1_001)));
+        advance(&queue, ms(1_005));
+        assert_eq!(permits(wait.outcome()), Ok(1));
+    }
+
+    #[test]
+    fn one_behind_the_head_is_not_granted_as_of_a_time_after_its_deadline() {
+        for (to, granted) in [(ms(2_005), true), (ms(2_010), true), (ms(2_011), false), (secs(5), false)] {
+            let queue = queue(bucket(9), 99);
+            let [head, behind] =
+                [Timestamp::MAX, secs(2)].map(|at| Task::waiting(queue.acquire_until(1, at)));
+            advance(&queue, to);
+            assert_eq!(permits(head.outcome()), Ok(1));
+            assert_eq!(permits(behind.outcome()).is_ok(), granted, "{to}");
+        }
+    }
+
+    #[test]
+    fn what_comes_in_after_the_deadline_is_not_granted_though_the_queue_is_advanced_after_both() {
+        for to in [secs(20), secs(21), secs(100)] {
+            let queue = queue(AdjustableBucket::new(Rate::per_second(1), 9), 99);
+            let _held = now(queue.acquire(9)).unwrap();
+            let head = Task::waiting(queue.acquire(1));
+            let behind = Task::waiting(queue.acquire_until(1, secs(2)));
+            // Then they come in after 10 s and 20 s.
+            queue.change(|bucket| slower(bucket, 9));
+            advance(&queue, to);
+            assert_eq!(permits(head.outcome()), Ok(1));
+            assert!(matches!(behind.outcome(), Err(Rejected::Deadline { permits: 1, .. })), "{to}");
+        }
+    }
+}
+
+/// Many, with random deadlines, against a list.
+mod model {
+    use super::*;
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % bound
+        }
+    }
+
+    /// What is to become of a wait.
+    struct Model {
+        permits: u32,
+        deadline: u64,
+    }
+
+    /// A concurrency limit, on which time has no other effect than that deadlines are over.
+    fn agrees(order: Order, seed: u64) {
+        const LIMIT: u32 = 4;
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let queue = queue(Concurrency::new(LIMIT), u64::MAX).with_order(order);
+        let (mut line, mut held) = (Vec::<(Model, Task<_>)>::new(), Vec::new());
+        let (mut free, mut late) = (LIMIT, 0);
+        for step in 0..300_u64 {
+            let time = queue.clock().now().as_nanos();
+            let mut served = false;
+            match random.below(8) {
+                0..4 => {
+                    let permits = 1 + random.below(3) as u32;
+                    // No two at one instant.
+                    let deadline = (time / 512 + 1 + random.below(60)) * 512 + step;
+                    let mut task = Task::new(queue.acquire_until(permits, Timestamp::from_nanos(deadline)));
+                    let waits = permits > free || order == Order::OldestFirst && !line.is_empty();
+                    match task.poll() {
+                        core::task::Poll::Ready(lease) => {
+                            assert!(!waits, "{seed}, {step}");
+                            free -= permits;
+                            held.push(lease.unwrap());
+                        }
+                        core::task::Poll::Pending => {
+                            assert!(waits, "{seed}, {step}");
+                            let model = (Model { permits, deadline }, task);
+                            let place = if order == Order::OldestFirst { line.len() } else { 0 };
+                            line.insert(place, model);
+                        }
+                    }
+                }
+                4 if !line.is_empty() => {
+                    let place = random.below(line.len() as u64) as usize;
+                    drop(line.remove(place));
+                    served = true;
+                }
+                5 | 6 if !held.is_empty() => {
+                    let place = random.below(held.len() as u64) as usize;
+                    let lease = held.swap_remove(place);
+                    free += lease.permits();
+                    drop(lease);
+                    served = true;
+                }
+                _ => {
+                    let to = time + random.below(20 * 512);
+                    let next = advance(&queue, Timestamp::from_nanos(to));
+                    // In the order of time: what the end of one lets through is granted as of then.
+                    while let Some(place) = (0..line.len())
+                        .min_by_key(|&place| line[place].0.deadline)
+                        .filter(|&place| line[place].0.deadline <= to)
+                    {
+                        let (model, wait) = line.remove(place);
+                        late += 1;
+                        assert_eq!(wait.wakes(), 1);
+                        assert_eq!(permits(wait.outcome()), super::late(model.permits, Retry::OnRelease));
+                        while place == 0 && line.first().is_some_and(|(model, _)| model.permits <= free) {
+                            let (model, wait) = line.remove(0);
+                            free -= model.permits;
+                            held.push(wait.outcome().unwrap());
+                        }
+                        served = true;
+                    }
+                    if !served {
+                        let due = line.iter().map(|(model, _)| model.deadline).min();
+                        let told = due.map_or(Next::Idle, |due| Next::At(Timestamp::from_nanos(due)));
+                        assert_eq!(next, told, "{seed}, {step}");
+                    }
+                }
+            }
+            while served && line.first().is_some_and(|(model, _)| model.permits <= free) {
+                let (model, wait) = line.remove(0);
+                free -= model.permits;
+                assert_eq!(wait.wakes(), 1, "{seed}, {step}");
+                held.push(wait.outcome().unwrap());
+            }
+            assert!(line.iter().all(|(_, wait)| wait.wakes() == 0), "{seed}, {step}");
+            assert_eq!((available(&queue), queue.counts().late), (free.into(), late), "{seed}, {step}");
+            assert_eq!(queue.counts().waiters as usize, line.len());
+        }
+    }
+
+    #[test]
+    fn each_ends_at_its_deadline_or_is_granted_in_its_turn() {
+        for seed in 1..if cfg!(debug_assertions) { 300 } else { 3_000 } {
+            agrees(Order::OldestFirst, seed);
+            agrees(Order::NewestFirst, seed);
+        }
+    }
+
+    /// Each that is let in gets its permits by its deadline, if nobody gives up: of a bucket, behind waits for one each.
+    #[test]
+    fn who_is_let_in_behind_others_is_never_late_and_who_is_refused_would_have_been() {
+        for seed in 1..200 {
+            let mut random = Random(seed);
+            let queue = queue(bucket(3), u64::MAX);
+            let (mut waits, mut ahead) = (Vec::new(), 0);
+            for _ in 0..60 {
+                let deadline = Timestamp::from_millis(1 + random.below(40_000));
+                let mut task = Task::new(queue.acquire_until(1, deadline));
+                let comes_in = secs(ahead + 1);
+                match task.poll() {
+                    core::task::Poll::Pending => {
+                        assert!(comes_in <= deadline);
+                        ahead += 1;
+                        waits.push(task);
+                    }
+                    core::task::Poll::Ready(outcome) => {
+                        assert!(comes_in > deadline);
+                        assert_eq!(permits(outcome), super::late(1, Retry::At(comes_in)));
+                    }
+                }
+            }
+            while let Next::At(at) = queue.advance() {
+                queue.clock().set(at);
+            }
+            assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+            assert_eq!(queue.counts().granted, ahead);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Waits until every lease has come back.
+
+mod support;
+
+use std::sync::Arc;
+
+use portcullis_async::{Drained, Next, Order, Queue, Rejected};
+use portcullis_core::{Concurrency, ManualClock, Rate, Retry, TokenBucket};
+use support::{Hand, SECOND, START, Shared, Task, Watched, available, newest_first, now, permits, queue};
+
+#[test]
+fn it_is_over_when_the_last_lease_is_back() {
+    let queue = queue(Concurrency::new(3), 9);
+    now(queue.drained());
+    let (one, two) = (now(queue.acquire(1)).unwrap(), now(queue.acquire(2)).unwrap());
+    let mut drained = Task::waiting(queue.drained());
+    drop(one);
+    assert_eq!(drained.wakes(), 0);
+    assert!(drained.is_pending());
+    drop(two);
+    assert_eq!(drained.wakes(), 1);
+    drained.outcome();
+}
+
+#[test]
+fn several_wait_for_it_and_are_all_woken() {
+    for many in [1, 15, 16, 17, 33, 100] {
+        let queue = queue(Concurrency::new(1), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let all: Vec<_> = (0..many).map(|_| Task::waiting(queue.drained())).collect();
+        drop(held);
+        for drained in all {
+            assert_eq!(drained.wakes(), 1, "{many}");
+            drained.outcome();
+        }
+    }
+}
+
+#[test]
+fn one_that_is_cancelled_leaves_the_others() {
+    for place in 0..3 {
+        let queue = queue(Concurrency::new(1), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let mut all: Vec<_> = (0..3).map(|_| Task::waiting(queue.drained())).collect();
+        drop(all.remove(place));
+        drop(held);
+        for drained in all {
+            assert_eq!(drained.wakes(), 1);
+            drained.outcome();
+        }
+        assert!(queue.try_acquire(1).is_ok());
+    }
+}
+
+#[test]
+fn all_cancelled_leave_no_trace() {
+    let queue = queue(Concurrency::new(2), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    drop([(); 3].map(|()| Task::waiting(queue.drained())));
+    drop(queue.drained());
+    assert_eq!(queue.advance(), Next::Idle);
+    drop(held);
+    assert_eq!(available(&queue), 2);
+}
+
+#[test]
+fn polled_with_another_waker_it_wakes_that_one_alone() {
+    let queue = queue(Concurrency::new(1), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let first = Arc::new(());
+    let (counted, kept) = (Arc::new(core::sync::atomic::AtomicUsize::new(0)), Arc::clone(&first));
+    let mut drained = Task::new(queue.drained());
+    let old = {
+        let counted = Arc::clone(&counted);
+        support::waker(move || {
+            counted.fetch_add(Arc::strong_count(&kept), core::sync::atomic::Ordering::Relaxed);
+        })
+    };
+    assert!(drained.poll_with(&old).is_pending());
+    assert!(drained.is_pending());
+    drop(old);
+    assert_eq!(Arc::strong_count(&first), 1, "the one before is gone");
+    drop(held);
+    assert_eq!((drained.wakes(), counted.load(core::sync::atomic::Ordering::Relaxed)), (1, 0));
+    drained.outcome();
+}
+
+#[test]
+fn it_takes_no_place_in_the_queue_and_holds_up_nobody() {
+    for queue in [queue(Concurrency::new(2), 0), newest_first(Concurrency::new(2), 0).with_max_waiters(0)] {
+        let _held = now(queue.acquire(1)).unwrap();
+        let _drained = Task::waiting(queue.drained());
+        assert_eq!((queue.counts().waiters, queue.counts().permits), (0, 0));
+        assert!(queue.try_acquire(1).is_ok());
+        assert!(now(queue.acquire(1)).is_ok());
+    }
+}
+
+#[test]
+fn those_who_wait_for_permits_come_first() {
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        let queue = queue(Concurrency::new(1), 9).with_order(order);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire(1));
+        let mut drained = Task::waiting(queue.drained());
+        drop(held);
+        assert_eq!((wait.wakes(), drained.wakes()), (1, 0), "its lease is out");
+        let lease = wait.outcome().unwrap();
+        assert!(drained.is_pending());
+        drop(lease);
+        assert_eq!(drained.wakes(), 1);
+    }
+}
+
+#[test]
+fn a_grant_that_nobody_claims_is_a_lease_that_is_out() {
+    let queue = queue(Concurrency::new(1), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    let drained = Task::waiting(queue.drained());
+    drop(held);
+    assert_eq!(drained.wakes(), 0);
+    drop(wait);
+    assert_eq!(drained.wakes(), 1);
+}
+
+#[test]
+fn a_closed_queue_is_drained_when_its_leases_are_back() {
+    let queue = queue(Concurrency::new(2), 9);
+    let held = now(queue.acquire(2)).unwrap();
+    let before = Task::waiting(queue.drained());
+    let wait = Task::waiting(queue.acquire(1));
+    queue.close();
+    assert_eq!(permits(wait.outcome()), Err(Rejected::Closed { permits: 1 }));
+    let after = Task::waiting(queue.drained());
+    assert_eq!((before.wakes(), after.wakes()), (0, 0));
+    drop(held);
+    assert_eq!((before.wakes(), after.wakes()), (1, 1));
+    before.outcome();
+    after.outcome();
+    now(queue.drained());
+}
+
+/// What a graceful end does: it waits for the driver and for the leases.
+#[test]
+fn a_driver_ends_with_a_closed_queue_though_somebody_waits_for_its_leases() {
+    let queue = queue(Concurrency::new(2), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let mut driver = Task::waiting(queue.drive());
+    let _drained = Task::waiting(queue.drained());
+    queue.close();
+    assert!(driver.wakes() > 0);
+    let over = driver.poll().is_ready();
+    drop(held);
+    assert!(over || driver.wakes() > 1, "ready when the queue is closed, at the latest when all is back");
+    assert!(over || driver.poll().is_ready());
+}
+
+#[test]
+fn a_part_that_is_given_back_is_not_all() {
+    let queue = queue(Concurrency::new(3), 9);
+    let mut held = now(queue.acquire(3)).unwrap();
+    let drained = Task::waiting(queue.drained());
+    assert_eq!(held.refund_at(START, 2), Ok(2));
+    assert_eq!(drained.wakes(), 0);
+    let rest = held.split(1).unwrap();
+    drop(held);
+    assert_eq!(drained.wakes(), 0);
+    drop(rest);
+    assert_eq!(drained.wakes(), 1);
+}
+
+#[test]
+fn the_last_one_may_come_back_by_a_refund() {
+    let queue = queue(Concurrency::new(3), 9);
+    let mut held = now(queue.acquire(3)).unwrap();
+    let drained = Task::waiting(queue.drained());
+    assert_eq!(held.refund_at(START, 3), Ok(3));
+    assert_eq!(drained.wakes(), 1);
+}
+
+#[test]
+fn under_a_live_limit_what_is_out_is_what_counts() {
+    let queue = queue(Concurrency::new(3), 9);
+    let held = now(queue.acquire(3)).unwrap();
+    let drained = Task::waiting(queue.drained());
+    queue.change(|limit| limit.set_limit(1)).unwrap();
+    queue.change(|limit| limit.set_limit(9)).unwrap();
+    assert_eq!(drained.wakes(), 0);
+    drop(held);
+    assert_eq!(drained.wakes(), 1);
+}
+
+#[test]
+fn what_comes_back_by_time_is_not_waited_for() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 9);
+    let _held = now(queue.acquire(5)).unwrap();
+    now(queue.drained());
+}
+
+/// A release never waits for the lines: it leaves a mark, and whoever has them finds all back.
+#[test]
+fn what_is_released_while_another_has_the_lines_is_found_by_that_one() {
+    type Locked = Queue<Concurrency, Hand, Watched>;
+    static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
+    let works: [fn(); 4] = [
+        || assert!(Task::new(QUEUE.drained()).is_pending()),
+        || _ = QUEUE.advance(),
+        || _ = QUEUE.counts(),
+        || QUEUE.change(|limit| limit.set_limit(2)).map(drop).unwrap(),
+    ];
+    for (number, work) in works.into_iter().enumerate() {
+        let held = now(QUEUE.acquire(2)).unwrap();
+        let drained = Task::waiting(QUEUE.drained());
+        Watched::before_unlock(move || drop(held));
+        work();
+        assert_eq!(drained.wakes(), 1, "work {number}");
+        drained.outcome();
+    }
+}
+
+/// Between its first look, which finds a lease out, and the end of its stay in the lines.
+#[test]
+fn what_is_released_while_it_enters_is_not_missed() {
+    type Locked = Queue<Concurrency, ManualClock, Watched>;
+    static QUEUE: Locked = Queue::new(Concurrency::new(1), ManualClock::new(), 99);
+    let held = now(QUEUE.acquire(1)).unwrap();
+    let mut drained = Task::new(QUEUE.drained());
+    Watched::before_unlock(move || drop(held));
+    assert!(drained.poll().is_ready() || drained.wakes() == 1);
+}
+
+#[test]
+fn one_that_owns_the_queue_goes_to_another_thread() {
+    let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
+    let held = now(queue.acquire(1)).unwrap();
+    let drained = Task::waiting(Drained::new(Arc::clone(&queue)));
+    drop(held);
+    std::thread::spawn(move || drained.outcome()).join().unwrap();
+    assert_eq!(Arc::strong_count(&queue), 1);
+}
+
+#[test]
+fn it_neither_ends_a_deadline_nor_waits_for_one() {
+    let queue = queue(Concurrency::new(1), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let drained = Task::waiting(queue.drained());
+    let wait = Task::waiting(queue.acquire_until(1, START.saturating_add(SECOND)));
+    queue.clock().advance(SECOND);
+    assert_eq!(queue.advance(), Next::OnRelease);
+    assert_eq!(permits(wait.outcome()), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+    assert_eq!(drained.wakes(), 0);
+    drop(held);
+    assert_eq!((drained.wakes(), queue.advance()), (1, Next::Idle));
+}

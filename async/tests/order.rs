@@ -1,0 +1,296 @@
+//! Who is granted first, and who next when one gives up.
+
+mod support;
+
+use portcullis_async::{Next, Order, QueueCounts, Rejected};
+use portcullis_core::{AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Retry, TokenBucket};
+use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
+
+mod order {
+    use super::*;
+
+    #[test]
+    fn whoever_came_first_is_granted_first() {
+        let queue = queue(Concurrency::new(1), 9);
+        let mut held = now(queue.acquire(1)).unwrap();
+        let mut waits: Vec<_> = (0..4).map(|_| Task::waiting(queue.acquire(1))).collect();
+        while !waits.is_empty() {
+            drop(held);
+            assert_eq!(
+                waits.iter().map(Task::wakes).sum::<usize>(),
+                waits[0].wakes(),
+                "the first alone is woken"
+            );
+            held = waits.remove(0).outcome().unwrap();
+            assert!(waits.iter_mut().all(Task::is_pending));
+        }
+    }
+
+    #[test]
+    fn a_large_request_at_the_head_is_not_overtaken_by_small_ones_that_would_fit() {
+        let queue = queue(Concurrency::new(5), 99);
+        let held = now(queue.acquire(3)).unwrap();
+        let mut large = Task::waiting(queue.acquire(4));
+        let mut small = Task::waiting(queue.acquire(1));
+        assert_eq!(available(&queue), 2, "the small one would fit");
+        assert!(large.is_pending() && small.is_pending());
+        drop(held);
+        let large = large.outcome().unwrap();
+        assert_eq!((large.permits(), small.outcome().unwrap().permits()), (4, 1));
+    }
+
+    #[test]
+    fn no_newcomer_gets_past_those_who_wait_by_any_way_in() {
+        let queue = queue(Concurrency::new(5), 99);
+        let held = now(queue.acquire(3)).unwrap();
+        let large = Task::waiting(queue.acquire(4));
+        let denied = Denied::Exhausted { now: START, permits: 1 };
+        assert_eq!(queue.try_acquire_at(START, 1).unwrap_err(), denied);
+        assert_eq!(queue.take_at(START, 1).unwrap_err(), denied);
+        assert!(queue.try_acquire_at(START, 0).is_err(), "a probe says what a try would");
+        assert!(queue.try_acquire_between_at(START, 1, 2).is_err());
+        assert!(queue.drain_at(START).is_none());
+        assert!(AllOf::new((&queue,)).try_acquire_at(START, 1).is_err());
+        let as_object: &dyn Limiter = &queue;
+        assert!(as_object.try_acquire_at(START, 1).is_err());
+        let newcomer = Task::waiting(queue.acquire(1));
+        let mut probe = Task::waiting(queue.acquire(0));
+        let mut some = Task::waiting(queue.acquire_between(0, 9));
+        drop(held);
+        let _one = newcomer.outcome().unwrap();
+        assert!(probe.is_pending() && some.is_pending(), "5 are out");
+        drop(large.outcome().unwrap());
+        assert!(probe.poll().is_ready() && some.poll().is_ready());
+    }
+
+    #[test]
+    fn the_way_is_free_again_once_nobody_waits() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire(2));
+        assert!(queue.try_acquire_at(START, 1).is_err());
+        assert_eq!(queue.idle_at(START), Idle::InUse);
+        drop(wait);
+        assert!(queue.try_acquire_at(START, 1).is_ok());
+        drop(held);
+        assert!(queue.idle_at(START).is_idle());
+    }
+
+    #[test]
+    fn a_refused_newcomer_leaves_the_way_free() {
+        let queue = queue(Concurrency::new(2), 0);
+        let _held = now(queue.acquire(1)).unwrap();
+        assert_eq!(
+            permits(now(queue.acquire(2))),
+            Err(Rejected::QueueFull { permits: 2, retry: Retry::OnRelease })
+        );
+        assert!(queue.try_acquire_at(START, 1).is_ok());
+    }
+
+    #[test]
+    fn newest_first_grants_whoever_came_last() {
+        let queue = newest_first(Concurrency::new(1), 9);
+        let mut held = now(queue.acquire(1)).unwrap();
+        let mut waits: Vec<_> = (0..4).map(|_| Task::waiting(queue.acquire(1))).collect();
+        while let Some(last) = waits.pop() {
+            drop(held);
+            held = last.outcome().unwrap();
+            assert!(waits.iter_mut().all(Task::is_pending));
+        }
+    }
+
+    #[test]
+    fn newest_first_newcomers_take_what_is_free() {
+        let queue = newest_first(Concurrency::new(3), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        let mut wait = Task::waiting(queue.acquire(2));
+        assert!(queue.try_acquire_at(START, 1).is_ok());
+        assert_eq!(now(queue.acquire(1)).unwrap().permits(), 1);
+        assert!(wait.is_pending());
+        drop(held);
+        assert!(wait.poll().is_ready());
+    }
+
+    #[test]
+    fn newest_first_stops_at_the_first_that_does_not_fit_as_well() {
+        let queue = newest_first(Concurrency::new(3), 9);
+        let (one, two) = (now(queue.acquire(1)).unwrap(), now(queue.acquire(2)).unwrap());
+        let mut older = Task::waiting(queue.acquire(1));
+        let newer = Task::waiting(queue.acquire(2));
+        drop(one);
+        assert!(older.is_pending(), "fits, but it is not its turn");
+        drop(two);
+        assert_eq!(newer.outcome().unwrap().permits(), 2);
+        assert!(older.poll().is_ready());
+    }
+}
+
+mod cancelling {
+    use super::*;
+
+    #[test]
+    fn a_future_that_was_not_polled_has_never_been() {
+        let queue = queue(Concurrency::new(1), 1);
+        drop(queue.acquire(1));
+        let held = now(queue.acquire(1)).unwrap();
+        drop(Task::new(queue.acquire(1)));
+        let unpolled = Task::new(queue.acquire(1));
+        assert_eq!(queue.counts(), QueueCounts::default());
+        let wait = Task::waiting(queue.acquire(1));
+        drop(held);
+        assert_eq!(permits(wait.outcome()), Ok(1));
+        drop(unpolled);
+        assert_eq!((available(&queue), queue.counts().cancelled), (1, 0));
+    }
+
+    #[test]
+    fn at_any_place_it_leaves_the_others_in_their_order() {
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            for place in 0..5 {
+                let queue = queue(Concurrency::new(1), 5).with_order(order);
+                let mut held = now(queue.acquire(1)).unwrap();
+                let mut waits: Vec<_> = (0..5).map(|_| Task::waiting(queue.acquire(1))).collect();
+                drop(waits.remove(place));
+                assert_eq!(
+                    (queue.counts().waiters, queue.counts().permits, queue.counts().cancelled),
+                    (4, 4, 1)
+                );
+                waits.push(Task::waiting(queue.acquire(1)));
+                while !waits.is_empty() {
+                    drop(held);
+                    let next = if order == Order::OldestFirst { 0 } else { waits.len() - 1 };
+                    held = waits.remove(next).outcome().unwrap();
+                    assert!(waits.iter_mut().all(Task::is_pending));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn those_behind_the_head_are_granted_at_once_if_they_fit() {
+        let queue = queue(Concurrency::new(5), 99);
+        let _held = now(queue.acquire(3)).unwrap();
+        let large = Task::waiting(queue.acquire(5));
+        let [one, other, mut third] = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
+        drop(large);
+        assert_eq!((one.wakes(), other.wakes(), third.wakes()), (1, 1, 0));
+        let both = (one.outcome().unwrap(), other.outcome().unwrap());
+        assert!(third.is_pending());
+        drop(both);
+        assert!(third.poll().is_ready());
+    }
+
+    #[test]
+    fn newest_first_the_head_is_the_last() {
+        let queue = newest_first(Concurrency::new(5), 99);
+        let _held = now(queue.acquire(4)).unwrap();
+        let mut old = Task::waiting(queue.acquire(2));
+        let held = now(queue.acquire(1)).unwrap();
+        let fits = Task::waiting(queue.acquire(1));
+        let newest = Task::waiting(queue.acquire(3));
+        drop(held);
+        assert_eq!(fits.wakes(), 0);
+        drop(newest);
+        assert_eq!(permits(fits.outcome()), Ok(1));
+        assert!(old.is_pending());
+    }
+
+    #[test]
+    fn many_behind_the_head_are_granted_by_its_cancelling() {
+        let queue = queue(Concurrency::new(60), 999);
+        let _held = now(queue.acquire(1)).unwrap();
+        let large = Task::waiting(queue.acquire(60));
+        let waits: Vec<_> = (0..59).map(|_| Task::waiting(queue.acquire(1))).collect();
+        drop(large);
+        assert!(waits.iter().all(|wait| wait.wakes() == 1));
+        assert_eq!(available(&queue), 0);
+        drop(waits);
+        assert_eq!(available(&queue), 59, "granted, and not claimed");
+    }
+
+    #[test]
+    fn what_was_granted_and_not_claimed_goes_to_the_next() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        let [first, second, third] = [2, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
+        drop(held);
+        assert_eq!((first.wakes(), second.wakes()), (1, 0));
+        drop(first);
+        assert_eq!((second.wakes(), third.wakes()), (1, 1));
+        drop((permits(second.outcome()).unwrap(), third));
+        assert_eq!(available(&queue), 2);
+        let counts = queue.counts();
+        assert_eq!((counts.granted, counts.cancelled, counts.waiters), (3, 0, 0));
+    }
+
+    #[test]
+    fn tokens_that_were_granted_and_not_claimed_go_to_the_next_as_well() {
+        let queue = queue(TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap(), 99);
+        let five = Task::waiting(queue.acquire(5));
+        queue.clock().advance(5 * SECOND);
+        assert_eq!(queue.advance(), Next::Idle);
+        let next = Task::waiting(queue.acquire(4));
+        drop(five);
+        assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(4)));
+        assert_eq!(available(&queue), 1);
+    }
+
+    #[test]
+    fn a_probe_that_was_granted_and_not_claimed_gives_back_nothing() {
+        let queue = queue(Concurrency::new(1), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let probe = Task::waiting(queue.acquire(0));
+        drop(held);
+        drop(probe);
+        assert_eq!(available(&queue), 1);
+    }
+
+    #[test]
+    fn a_future_leaked_while_it_waits_keeps_its_place_and_then_its_permits() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        let first = Task::waiting(queue.acquire(1));
+        Task::waiting(queue.acquire(1)).leak();
+        let third = Task::waiting(queue.acquire(1));
+        drop(held);
+        drop(first.outcome().unwrap());
+        assert_eq!(permits(third.outcome()), Ok(1), "served in its turn, with what is left");
+        assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
+    }
+
+    #[test]
+    fn futures_leaked_after_their_grant_or_before_their_first_poll_trouble_nobody() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        Task::new(queue.acquire(1)).leak();
+        let leaked = Task::waiting(queue.acquire(1));
+        let next = Task::waiting(queue.acquire(1));
+        drop(held);
+        leaked.leak();
+        assert_eq!(permits(next.outcome()), Ok(1));
+        assert_eq!(available(&queue), 1);
+    }
+
+    #[test]
+    fn a_queue_may_go_before_a_leaked_future_of_it() {
+        let queue = queue(Concurrency::new(1), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        Task::waiting(queue.acquire(1)).leak();
+        drop(held);
+        let moved = queue;
+        assert_eq!(available(&moved), 0, "granted to the one that is leaked");
+    }
+
+    #[test]
+    fn a_head_that_is_woken_and_never_polled_holds_up_nobody() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        let unpolled = Task::waiting(queue.acquire(1));
+        let mut behind: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
+        drop(held);
+        for wait in behind.drain(..) {
+            drop(wait.outcome().unwrap());
+        }
+        assert_eq!((unpolled.wakes(), available(&queue)), (1, 1));
+    }
+}

@@ -1,0 +1,200 @@
+//! When those are to come back who are turned away.
+
+mod support;
+
+use core::time::Duration;
+
+use portcullis_async::{KeyedQueue, Next, Order, Rejected};
+use portcullis_core::{
+    Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, SlidingWindow,
+    Timestamp, TokenBucket,
+};
+use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
+
+const fn secs(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// One token a second, none there.
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+}
+
+fn full(permits: u32, retry: Retry) -> Result<u32, Rejected> {
+    Err(Rejected::QueueFull { permits, retry })
+}
+
+/// With `waits` before it, one more for one permit finds the queue full, and is told when. In a queue with more room it is granted just then, if all are for one; and never
+/// before.
+fn is_told_when<L: Limiter>(make: impl Fn() -> L, waits: &[u32]) {
+    let before: u64 = waits.iter().map(|&n| u64::from(n.max(1))).sum();
+    let full = queue(make(), before);
+    let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(full.acquire(n))).collect();
+    let rejected = now(full.acquire(1)).unwrap_err();
+    let Rejected::QueueFull { permits: 1, retry: Retry::At(told) } = rejected else { panic!("{rejected}") };
+    let roomy = queue(make(), before + 1).with_slack(Duration::ZERO);
+    let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(roomy.acquire(n))).collect();
+    let wait = Task::waiting(roomy.acquire(1));
+    while wait.wakes() == 0 {
+        let Next::At(at) = roomy.advance() else { panic!("time helps") };
+        roomy.clock().set(at);
+        roomy.advance();
+    }
+    let granted = portcullis_core::Clock::now(roomy.clock());
+    assert!(told <= granted, "{waits:?}: told {told}, granted {granted}");
+    if waits.iter().all(|&n| n == 1) {
+        assert_eq!(told, granted, "{waits:?}");
+    }
+}
+
+#[test]
+fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
+    let lines: [&[u32]; 7] = [&[], &[1], &[1, 1, 1], &[1; 20], &[2, 1], &[3, 3, 2, 1], &[1, 0, 2]];
+    for waits in lines {
+        is_told_when(|| bucket(3), waits);
+        is_told_when(|| TokenBucket::builder(Rate::per_second(7), 3).initial(0).build().unwrap(), waits);
+        is_told_when(
+            || TokenBucket::builder(Rate::per_second(2), 3).stepwise().initial(0).build().unwrap(),
+            waits,
+        );
+        let window = || {
+            let window = FixedWindow::new(3, SECOND);
+            window.take_at(START, 3).unwrap();
+            window
+        };
+        is_told_when(window, waits);
+        let sliding = || {
+            let window: SlidingWindow<4> = SlidingWindow::new(3, SECOND, 4);
+            window.take_at(START, 3).unwrap();
+            window
+        };
+        is_told_when(sliding, waits);
+    }
+}
+
+#[test]
+fn what_is_there_already_counts() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 5);
+    let _held = now(queue.acquire(3)).unwrap();
+    let _wait = Task::waiting(queue.acquire(4));
+    // 4 and 2, of which 2 are there; 4 and 5.
+    assert_eq!(permits(now(queue.acquire(2))), full(2, Retry::At(secs(4))));
+    assert_eq!(permits(now(queue.acquire(5))), full(5, Retry::At(secs(7))));
+}
+
+#[test]
+fn where_there_is_no_place_left_it_is_the_same() {
+    let queue = queue(bucket(5), 99).with_max_waiters(2);
+    let _waits = [2, 1].map(|n| Task::waiting(queue.acquire(n)));
+    assert_eq!(permits(now(queue.acquire(3))), full(3, Retry::At(secs(6))));
+    queue.clock().set(secs(1));
+    assert_eq!(permits(now(queue.acquire(3))), full(3, Retry::At(secs(6))));
+}
+
+#[test]
+fn in_part_it_is_told_of_the_fewest() {
+    let queue = queue(bucket(5), 1);
+    let _wait = Task::waiting(queue.acquire_between(1, 5));
+    assert_eq!(permits(now(queue.acquire_between(2, 5))), full(2, Retry::At(secs(3))));
+}
+
+#[test]
+fn newest_first_those_who_wait_do_not_count() {
+    let queue = newest_first(bucket(5), 3);
+    let old = Task::waiting(queue.acquire(3));
+    let _new = Task::waiting(queue.acquire(1));
+    assert_eq!(permits(old.outcome()), Err(Rejected::Evicted { permits: 3, retry: Retry::At(secs(3)) }));
+    assert_eq!(permits(now(queue.acquire(4))), full(4, Retry::At(secs(4))));
+}
+
+#[test]
+fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
+    struct Unknown;
+    impl Limiter for Unknown {
+        fn take_at(&self, now: Timestamp, permits: u32) -> Result<portcullis_core::Receipt, Denied> {
+            Err(Denied::Refused { now, permits })
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            0
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::After(SECOND)
+        }
+    }
+    let concurrency = queue(Concurrency::new(1), 1);
+    let _held = now(concurrency.acquire(1)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(permits(now(queue(Unknown, 0).acquire(1))), full(1, Retry::After(SECOND)));
+        let nothing = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 0);
+        assert_eq!(permits(now(nothing.acquire(1))), full(1, Retry::Never));
+    }
+    let _wait = Task::waiting(concurrency.acquire(1));
+    assert_eq!(permits(now(concurrency.acquire(1))), full(1, Retry::OnRelease));
+}
+
+#[test]
+fn who_can_never_be_granted_is_told_never() {
+    let queue = queue(bucket(5), 9);
+    let exceeds = now(queue.acquire(6)).unwrap_err();
+    assert_eq!((exceeds.retry(), exceeds.permits()), (Retry::Never, 6));
+    queue.close();
+    let closed = now(queue.acquire(2)).unwrap_err();
+    assert_eq!((closed.retry(), closed.permits()), (Retry::Never, 2));
+}
+
+#[test]
+fn each_says_what_it_holds() {
+    let (permits, retry) = (7, Retry::At(secs(1)));
+    let all = [
+        Rejected::QueueFull { permits, retry },
+        Rejected::Evicted { permits, retry },
+        Rejected::Deadline { permits, retry },
+    ];
+    assert!(all.iter().all(|rejected| (rejected.permits(), rejected.retry()) == (permits, retry)));
+}
+
+#[test]
+fn a_try_that_is_denied_is_told_with_the_queue_before_it() {
+    let queue = queue(bucket(2), 99);
+    let waits = [1, 2].map(|n| Task::waiting(queue.acquire(n)));
+    let denied = queue.try_acquire(2).unwrap_err();
+    assert_eq!(denied.retry(&queue), Retry::At(secs(5)));
+    drop(waits);
+    assert_eq!(denied.retry(&queue), Retry::At(secs(2)));
+    let newest = newest_first(bucket(2), 99);
+    let _wait = Task::waiting(newest.acquire(2));
+    assert_eq!(newest.try_acquire(1).unwrap_err().retry(&newest), Retry::At(secs(1)));
+}
+
+#[test]
+fn a_refund_makes_it_earlier() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 3);
+    let mut held = now(queue.acquire(5)).unwrap();
+    let _wait = Task::waiting(queue.acquire(3));
+    assert_eq!(now(queue.acquire(1)).unwrap_err().retry(), Retry::At(secs(4)));
+    assert_eq!(held.refund_at(START, 2), Ok(2));
+    assert_eq!(now(queue.acquire(1)).unwrap_err().retry(), Retry::At(secs(2)));
+}
+
+#[test]
+fn of_a_key_those_who_wait_for_it_alone_count() {
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5).build_on::<KeyedWord>().unwrap();
+    let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
+    let queue: KeyedQueue<_, Hand> = KeyedQueue::new(table, Hand::new(), 2);
+    let _held = ["a", "b"].map(|key| now(queue.acquire(key, 5)).unwrap());
+    let _waits = [("a", 2), ("b", 1), ("b", 1)].map(|(key, n)| Task::waiting(queue.acquire(key, n)));
+    assert_eq!(permits(now(queue.acquire("a", 3))), full(3, Retry::At(secs(5))));
+    assert_eq!(permits(now(queue.acquire("b", 1))), full(1, Retry::At(secs(3))));
+    let late = now(queue.acquire("b", 1).until(secs(2))).unwrap_err();
+    assert_eq!(late, Rejected::Deadline { permits: 1, retry: Retry::At(secs(3)) });
+}
+
+#[test]
+fn a_line_as_long_as_can_be_does_not_overflow() {
+    let queue: Manual<_> = queue(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
+    let most = u32::MAX / 4;
+    let _waits: Vec<_> = (0..8).map(|_| Task::waiting(queue.acquire(most))).collect();
+    let wait = now(queue.acquire_until(most, secs(u64::from(most)))).unwrap_err();
+    let Retry::At(at) = wait.retry() else { panic!("{wait}") };
+    assert!(at > secs(u64::from(most)), "it is not told that it would be the first");
+}

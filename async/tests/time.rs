@@ -1,0 +1,134 @@
+//! Permits that come back by time, without a timer.
+
+mod support;
+
+use portcullis_async::Next;
+use portcullis_core::{
+    Clock, Concurrency, FixedWindow, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
+};
+use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
+
+/// At each instant that `advance` tells one more is granted, and not 1 ns earlier; returns the instants.
+fn instants<L: Limiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
+    let mut waits: Vec<_> = requests.iter().map(|&n| Task::waiting(queue.acquire(n))).collect();
+    let mut told = Vec::new();
+    loop {
+        let at = match queue.advance() {
+            Next::At(at) => at,
+            Next::Idle => break,
+            Next::OnRelease => panic!("time helps"),
+        };
+        assert!(at > queue.clock().now(), "what is due is granted by the call itself");
+        assert_eq!(queue.advance(), Next::At(at), "asking changes nothing");
+        queue.clock().set(Timestamp::from_nanos(at.as_nanos() - 1));
+        assert_eq!(queue.advance(), Next::At(at));
+        assert!(waits.iter_mut().all(Task::is_pending), "1 ns before {at}");
+        queue.clock().set(at);
+        assert!(waits.iter_mut().all(Task::is_pending), "time alone grants nothing to those who wait");
+        queue.advance();
+        let before = waits.len();
+        waits.retain_mut(|wait| wait.is_pending());
+        assert!(waits.len() < before, "nobody was granted at {at}");
+        told.push(at.as_nanos());
+    }
+    assert!(waits.is_empty());
+    assert_eq!(queue.counts().granted, requests.len() as u64);
+    told
+}
+
+const MS: u64 = 1_000_000;
+
+#[test]
+fn a_token_bucket_grants_at_the_instant_that_it_tells() {
+    let bucket = TokenBucket::builder(Rate::per_second(10), 5).initial(0).build().unwrap();
+    let told = instants(&queue(bucket, 99), &[1, 5, 0, 1]);
+    // The one who asks for none waits for one, of which it takes nothing.
+    assert_eq!(told, [100 * MS, 600 * MS, 700 * MS]);
+    let thirds = TokenBucket::builder(Rate::per_second(3), 5).initial(0).build().unwrap();
+    assert_eq!(instants(&queue(thirds, 99), &[1, 1, 1]), [333_333_334, 666_666_667, 1_000_000_000]);
+    let steps = TokenBucket::builder(Rate::per_second(2), 5).stepwise().initial(0).build().unwrap();
+    assert_eq!(instants(&queue(steps, 99), &[1, 1, 1]), [1_000 * MS, 2_000 * MS]);
+}
+
+#[test]
+fn a_fixed_window_grants_at_its_edges() {
+    let queue = queue(FixedWindow::new(2, SECOND), 99);
+    queue.clock().set(Timestamp::from_millis(300));
+    let _held = now(queue.acquire(2)).unwrap();
+    assert_eq!(instants(&queue, &[1, 2, 1, 0]), [1_000 * MS, 2_000 * MS, 3_000 * MS]);
+}
+
+#[test]
+fn a_sliding_window_grants_when_a_segment_leaves_it() {
+    let queue: Manual<SlidingWindow<4>> = queue(SlidingWindow::new(3, SECOND, 4), 99);
+    let _first = now(queue.acquire(1)).unwrap();
+    queue.clock().set(Timestamp::from_millis(600));
+    let _second = now(queue.acquire(2)).unwrap();
+    assert_eq!(instants(&queue, &[1, 1, 1]), [1_000 * MS, 1_500 * MS]);
+}
+
+#[test]
+fn newest_first_the_time_told_is_the_newest_ones() {
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap();
+    let queue = newest_first(bucket, 99);
+    let _old = Task::waiting(queue.acquire(1));
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
+    let new = Task::waiting(queue.acquire(3));
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(3)));
+    drop(new);
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
+}
+
+#[test]
+fn permits_in_use_come_back_by_release_alone() {
+    let queue = queue(Concurrency::new(1), 9);
+    assert_eq!(queue.advance(), Next::Idle);
+    let held = now(queue.acquire(1)).unwrap();
+    assert_eq!(queue.advance(), Next::Idle, "nobody waits");
+    let wait = Task::waiting(queue.acquire(1));
+    queue.clock().advance(SECOND);
+    assert_eq!(queue.advance(), Next::OnRelease);
+    drop(held);
+    assert_eq!(queue.advance(), Next::Idle);
+    assert!(wait.outcome().is_ok());
+}
+
+#[test]
+fn where_nothing_ever_comes_back_there_is_no_time_to_tell() {
+    let queue = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 9);
+    let _wait = Task::waiting(queue.acquire(1));
+    assert_eq!(queue.advance(), Next::OnRelease);
+}
+
+#[test]
+fn one_call_grants_all_that_has_come_in_however_much() {
+    let queue = queue(FixedWindow::new(100, SECOND), 999);
+    let _held = now(queue.acquire(100)).unwrap();
+    let waits: Vec<_> = (0..150).map(|_| Task::waiting(queue.acquire(1))).collect();
+    queue.clock().advance(SECOND);
+    queue.advance();
+    let (granted, waiting) = waits.split_at(100);
+    assert!(granted.iter().all(|wait| wait.wakes() == 1) && waiting.iter().all(|wait| wait.wakes() == 0));
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(2)));
+}
+
+#[test]
+fn a_clock_that_goes_back_grants_nothing_too_early() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 1), 9);
+    queue.clock().set(Timestamp::from_secs(10));
+    let _held = now(queue.acquire(1)).unwrap();
+    let mut wait = Task::waiting(queue.acquire(1));
+    queue.clock().set(Timestamp::from_secs(9));
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(11)));
+    assert!(wait.is_pending());
+}
+
+#[test]
+fn a_refund_grants_those_who_wait() {
+    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 9);
+    let mut held = now(queue.acquire(5)).unwrap();
+    let wait = Task::waiting(queue.acquire(3));
+    assert_eq!(held.refund_at(START, 4), Ok(4));
+    assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(3)));
+    assert_eq!(available(&queue), 1);
+}

@@ -1,0 +1,336 @@
+//! When and where wakers run, and what is released while another has the lines.
+
+mod support;
+
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::task::Poll;
+use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex};
+
+use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
+use portcullis_core::{Concurrency, Denied, Lease, Limiter, Receipt, Retry, Timestamp};
+use support::{Hand, START, Shared, Task, Watched, available, now, permits, queue, waker};
+
+mod wakers {
+    use super::*;
+
+    fn held(permits: u32) -> (Shared, Lease<Shared>) {
+        let queue = Arc::new(queue(Concurrency::new(permits), 999));
+        let lease = Lease::try_acquire_at(Arc::clone(&queue), START, permits).unwrap();
+        (queue, lease)
+    }
+
+    fn wait(queue: &Shared, n: u32) -> Task<Acquire<Shared>> {
+        Task::new(Acquire::new(Arc::clone(queue), n, n))
+    }
+
+    #[test]
+    fn one_release_grants_any_number_of_waits() {
+        for many in [1, 15, 16, 17, 31, 32, 33, 500] {
+            let (queue, lease) = held(many);
+            let waits: Vec<_> = (0..many).map(|_| Task::waiting(queue.acquire(1))).collect();
+            drop(lease);
+            assert!(waits.iter().all(|wait| wait.wakes() == 1), "{many}");
+            assert_eq!((queue.counts().granted, queue.counts().waiters), (many.into(), 0));
+            let leases: Vec<_> = waits.into_iter().map(|wait| wait.outcome().unwrap()).collect();
+            assert_eq!(available(&queue), 0);
+            drop(leases);
+            assert_eq!(available(&queue), u64::from(many));
+        }
+    }
+
+    #[test]
+    fn they_run_in_the_order_of_the_grants() {
+        let (queue, lease) = held(40);
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let _waits: Vec<_> = (0..40)
+            .map(|place| {
+                let woken = Arc::clone(&woken);
+                let mut task = wait(&queue, 1);
+                assert!(task.poll_with(&waker(move || woken.lock().unwrap().push(place))).is_pending());
+                task
+            })
+            .collect();
+        drop(lease);
+        assert_eq!(*woken.lock().unwrap(), (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_newest_is_woken_the_others_are_not() {
+        let (queue, lease) = held(1);
+        let calls: Arc<[AtomicUsize; 3]> = Arc::default();
+        let mut task = wait(&queue, 1);
+        for number in 0..3 {
+            let calls = Arc::clone(&calls);
+            let waker = waker(move || {
+                calls[number].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(task.poll_with(&waker).is_pending());
+        }
+        drop(lease);
+        assert_eq!(calls.each_ref().map(|calls| calls.load(Ordering::Relaxed)), [0, 0, 1]);
+        assert!(task.poll().is_ready());
+    }
+
+    #[test]
+    fn nothing_is_woken_after_the_wait_was_dropped() {
+        let (queue, lease) = held(1);
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counting = Arc::clone(&woken);
+        let waker = waker(move || {
+            counting.fetch_add(1, Ordering::Relaxed);
+        });
+        let mut task = wait(&queue, 1);
+        assert!(task.poll_with(&waker).is_pending());
+        drop(task);
+        drop(waker);
+        assert_eq!(Arc::strong_count(&woken), 1, "and the waker is gone with it");
+        drop(lease);
+        assert_eq!(woken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn they_are_gone_once_they_have_run() {
+        let (queue, lease) = held(1);
+        let here = Arc::new(());
+        let captured = Arc::clone(&here);
+        let mut task = wait(&queue, 1);
+        assert!(task.poll_with(&waker(move || drop(Arc::clone(&captured)))).is_pending());
+        drop(lease);
+        assert_eq!(Arc::strong_count(&here), 1);
+        assert!(task.poll().is_ready());
+    }
+
+    #[test]
+    fn one_that_panics_keeps_nobody_from_being_granted_and_woken() {
+        let (queue, lease) = held(4);
+        let mut first = wait(&queue, 1);
+        assert!(first.poll_with(&waker(|| panic!("a waker"))).is_pending());
+        let rest: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(), "the releaser is told");
+        assert!(rest.iter().all(|wait| wait.wakes() == 1));
+        assert!(first.poll().is_ready());
+        drop((first, rest));
+        assert_eq!((available(&queue), queue.counts().waiters), (4, 0));
+    }
+
+    #[test]
+    fn one_may_acquire() {
+        let (queue, lease) = held(2);
+        let inside = Arc::new(Mutex::new(None));
+        let acquires = {
+            let (inside, queue) = (Arc::clone(&inside), Arc::clone(&queue));
+            waker(move || {
+                *inside.lock().unwrap() = Some(now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
+            })
+        };
+        let mut head = wait(&queue, 1);
+        assert!(head.poll_with(&acquires).is_pending());
+        drop(lease);
+        assert_eq!(inside.lock().unwrap().take().unwrap().permits(), 1);
+        assert_eq!(permits(head.outcome()), Ok(1));
+        assert_eq!(available(&queue), 2);
+    }
+
+    #[test]
+    fn one_may_release() {
+        let (queue, mut lease) = held(2);
+        let other = Mutex::new(Some(lease.split(1).unwrap()));
+        let mut head = wait(&queue, 1);
+        assert!(head.poll_with(&waker(move || drop(other.lock().unwrap().take()))).is_pending());
+        let next = Task::waiting(queue.acquire(1));
+        drop(lease);
+        assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(1)));
+        assert!(head.outcome().is_ok());
+    }
+
+    #[test]
+    fn one_may_close() {
+        let (queue, lease) = held(1);
+        let mut head = wait(&queue, 1);
+        let closes = {
+            let queue = Arc::clone(&queue);
+            waker(move || queue.close())
+        };
+        assert!(head.poll_with(&closes).is_pending());
+        let next = Task::waiting(queue.acquire(1));
+        drop(lease);
+        assert_eq!(permits(next.outcome()), Err(Rejected::Closed { permits: 1 }));
+        assert_eq!(permits(head.outcome()), Ok(1), "granted before");
+        assert_eq!(available(&queue), 1);
+    }
+
+    #[test]
+    fn one_may_cancel() {
+        let (queue, lease) = held(2);
+        let large = Arc::new(Mutex::new(None));
+        let mut head = wait(&queue, 1);
+        let cancels = {
+            let large = Arc::clone(&large);
+            waker(move || drop(large.lock().unwrap().take()))
+        };
+        assert!(head.poll_with(&cancels).is_pending());
+        *large.lock().unwrap() = Some(Task::waiting(Acquire::new(Arc::clone(&queue), 2, 2)));
+        let behind = Task::waiting(queue.acquire(1));
+        drop(lease);
+        assert_eq!((behind.wakes(), queue.counts().cancelled), (1, 1));
+        assert!(head.outcome().is_ok());
+    }
+
+    #[test]
+    fn one_may_poll_the_wait_and_drop_the_lease_in_a_chain() {
+        type Slot = Mutex<Option<Task<Acquire<Shared>>>>;
+        let (queue, lease) = held(1);
+        let slots: Arc<Vec<Slot>> = Arc::new((0..50).map(|_| Mutex::new(Some(wait(&queue, 1)))).collect());
+        for number in 0..slots.len() {
+            let all = Arc::clone(&slots);
+            let runs = waker(move || {
+                let Some(mut task) = all[number].lock().unwrap().take() else { return };
+                match task.poll() {
+                    // The lease is dropped in the waker, and so grants the next from within.
+                    Poll::Ready(lease) => drop(lease.unwrap()),
+                    Poll::Pending => *all[number].lock().unwrap() = Some(task),
+                }
+            });
+            assert!(slots[number].lock().unwrap().as_mut().unwrap().poll_with(&runs).is_pending());
+        }
+        drop(lease);
+        assert!(slots.iter().all(|slot| slot.lock().unwrap().is_none()));
+        assert_eq!((available(&queue), queue.counts().granted), (1, 50));
+    }
+
+    /// Dropped under the lock it would wait for itself; this lock says so.
+    #[test]
+    fn one_that_is_replaced_or_cancelled_may_use_the_queue_as_it_is_dropped() {
+        type Locked = Queue<Concurrency, Hand, Watched>;
+        struct Uses(Arc<Locked>, Arc<AtomicUsize>);
+        impl Drop for Uses {
+            fn drop(&mut self) {
+                drop(Task::new(self.0.acquire(1)).poll());
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let queue: Arc<Locked> = Arc::new(Queue::new(Concurrency::new(1), Hand::new(), 9));
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let uses = || {
+            let uses = Uses(Arc::clone(&queue), Arc::clone(&dropped));
+            waker(move || assert!(!uses.0.is_closed()))
+        };
+        let held = now(queue.acquire(1)).unwrap();
+        let mut task = Task::new(queue.acquire(1));
+        assert!(task.poll_with(&uses()).is_pending());
+        assert!(task.poll_with(&uses()).is_pending());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1, "replaced");
+        drop(task);
+        assert_eq!(dropped.load(Ordering::Relaxed), 2, "cancelled");
+        let mut task = Task::new(queue.acquire(1));
+        assert!(task.poll_with(&uses()).is_pending());
+        drop(held);
+        assert_eq!(dropped.load(Ordering::Relaxed), 3, "woken");
+    }
+
+    #[test]
+    fn none_runs_under_the_lock() {
+        let queue: Arc<Queue<_, _, Watched>> =
+            Arc::new(Queue::new(Concurrency::new(1), Hand::new(), 2).with_order(Order::NewestFirst));
+        let ran = Arc::new(AtomicUsize::new(0));
+        let careful = || {
+            let ran = Arc::clone(&ran);
+            waker(move || {
+                assert!(!Watched::is_held());
+                ran.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let held = now(queue.acquire(1)).unwrap();
+        let mut tasks: Vec<_> = (0..4).map(|_| Task::new(queue.acquire(1))).collect();
+        for task in &mut tasks {
+            assert!(task.poll_with(&careful()).is_pending());
+        }
+        assert_eq!(ran.load(Ordering::Relaxed), 2, "evicted");
+        drop(held);
+        assert_eq!(ran.load(Ordering::Relaxed), 3, "granted");
+        let mut driver = Task::new(queue.drive());
+        assert!(driver.poll_with(&careful()).is_pending());
+        queue.close();
+        assert_eq!(ran.load(Ordering::Relaxed), 5, "closed, and the driver");
+    }
+}
+
+mod marks {
+    use super::*;
+
+    /// A release never waits for the list: it leaves a mark, and whoever has the list grants.
+    #[test]
+    fn what_is_released_while_another_has_the_list_is_granted_by_that_one() {
+        type Locked = Queue<Concurrency, Hand, Watched>;
+        static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
+        type Release = Lease<&'static Locked>;
+        let works: [fn(Release); 6] = [
+            |held| {
+                Watched::before_unlock(move || drop(held));
+                drop(Task::waiting(QUEUE.acquire(2)));
+            },
+            |held| {
+                let mut polled = Task::waiting(QUEUE.acquire(2));
+                Watched::before_unlock(move || drop(held));
+                assert!(polled.is_pending());
+            },
+            |held| {
+                let cancelled = Task::waiting(QUEUE.acquire(2));
+                Watched::before_unlock(move || drop(held));
+                drop(cancelled);
+            },
+            |held| {
+                Watched::before_unlock(move || drop(held));
+                assert_eq!(QUEUE.advance(), Next::OnRelease, "as it was when it looked");
+            },
+            |held| {
+                Watched::before_unlock(move || drop(held));
+                QUEUE.change(|limit| limit.set_limit(2)).unwrap();
+            },
+            |held| {
+                Watched::before_unlock(move || drop(held));
+                assert!(Task::new(QUEUE.drive()).is_pending());
+            },
+        ];
+        for (number, work) in works.into_iter().enumerate() {
+            let held = now(QUEUE.acquire(2)).unwrap();
+            let wait = Task::waiting(QUEUE.acquire(1));
+            work(held);
+            assert_eq!(wait.wakes(), 1, "work {number}");
+            drop(wait.outcome().unwrap());
+        }
+        assert_eq!((QUEUE.available_at(START), QUEUE.counts().waiters), (2, 0));
+    }
+
+    #[test]
+    fn what_is_released_between_the_first_look_and_the_list_is_found_by_the_second() {
+        // Denies once, and frees what it denied right then.
+        struct Late(Concurrency, AtomicBool);
+        impl Limiter for Late {
+            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+                let outcome = self.0.take_at(now, n);
+                if outcome.is_err() && self.1.swap(false, Ordering::Relaxed) {
+                    Limiter::release(&self.0, 1);
+                }
+                outcome
+            }
+            fn release(&self, n: u32) {
+                Limiter::release(&self.0, n);
+            }
+            fn available_at(&self, now: Timestamp) -> u64 {
+                self.0.available_at(now)
+            }
+            fn retry(&self, denied: Denied) -> Retry {
+                Limiter::retry(&self.0, denied)
+            }
+        }
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let queue = queue(Late(Concurrency::new(1), AtomicBool::new(true)), 9).with_order(order);
+            let held = now(queue.acquire(1)).unwrap().forget();
+            assert_eq!(held, 1);
+            assert_eq!(permits(now(queue.acquire(1))), Ok(1));
+        }
+    }
+}
