@@ -185,3 +185,24 @@ fn it_answers_as_the_limiter_within() {
     assert!(queue.id().is_some() && queue.id() == (&&queue).id());
     drop(held);
 }
+
+/// Three each second, and two at once: whichever is missing.
+#[test]
+fn several_limits_are_waited_for_as_one() {
+    let queue = queue(AllOf::new((TokenBucket::new(Rate::per_second(3), 3), Concurrency::new(2))), 99);
+    let [one, two] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
+    let [third, fourth] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
+    assert_eq!(queue.advance(), Next::OnRelease);
+    drop(one);
+    let third = third.outcome().unwrap();
+    drop(two);
+    // A permit is free, and no token.
+    assert_eq!(queue.advance(), Next::At(Timestamp::from_nanos(333_333_334)));
+    queue.clock().advance(core::time::Duration::from_millis(334));
+    assert_eq!(queue.advance(), Next::Idle);
+    let fourth = fourth.outcome().unwrap();
+    queue.close();
+    let drained = Task::waiting(queue.drained());
+    drop((third, fourth));
+    drained.outcome();
+}

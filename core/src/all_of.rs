@@ -15,6 +15,8 @@
 //! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits. One that is
 //! named through different wrappers is asked through each, and looked at as if it were several.
 
+mod as_limiter;
+
 use core::fmt;
 use core::mem;
 
@@ -29,6 +31,8 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 /// they may come back by time alone. Meanwhile another request may be denied needlessly, but none is admitted wrongly.
 ///
 /// **Bound.** Each limit keeps its own.
+///
+/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue: what that gives back comes back as a release.
 ///
 /// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits are. To find a limit that is named twice, the
 /// addresses of n limits are compared n² times. Of a slice, each four limits take a frame of the stack, some hundreds of bytes.

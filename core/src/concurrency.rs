@@ -211,7 +211,8 @@ impl<W: Word> Concurrency<W> {
         loop {
             let (available, old) = Self::split(state);
             // What is out stays the same. Neither number exceeds 30 bits.
-            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit) | state & WAITED;
+            let resized =
+                Self::pack(available - old.cast_signed() + limit.cast_signed(), limit) | state & WAITED;
             // Relaxed: a compare-exchange continues the release sequence of the releases before it.
             match self.state.compare_exchange_weak(state, resized, Relaxed, Relaxed) {
                 Ok(_) => return Ok(old),

@@ -4,8 +4,8 @@ use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
 
-use crate::limiter::{forward, offer};
 use self::sealed::Table;
+use crate::limiter::{forward, offer};
 use crate::line::Address;
 use crate::metadata::Metadata;
 use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};

@@ -354,7 +354,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table for Keyed<L, M, S, N> {
+impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table
+    for Keyed<L, M, S, N>
+{
     #[inline]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if let Some((entry, held)) = address.find_near(self.table.lines()) {

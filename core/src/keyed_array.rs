@@ -325,7 +325,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
     }
 }
 
-impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for KeyedArray<L, A, M, S> {
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table
+    for KeyedArray<L, A, M, S>
+{
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines()) {

@@ -1475,3 +1475,34 @@ fn many_threads_are_granted_exactly_what_both_limits_allow() {
         }
     }
 }
+
+/// What takes a limiter takes several of them.
+#[test]
+fn all_of_several_are_a_limiter() {
+    let (rate, at_once) = (TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2));
+    let limits = AllOf::new((&rate, &at_once));
+    let limiter: &dyn Limiter = &limits;
+    let at = Timestamp::from_millis;
+    assert_eq!((limiter.capacity(), limiter.available_at(at(0)), limiter.held()), (2, 2, 0));
+    assert!(limiter.idle_at(at(0)).is_idle());
+    let lease = limiter.try_acquire_at(at(0), 2).unwrap();
+    assert_eq!((limiter.held(), rate.available_at(at(0)), at_once.available()), (2, 3, 0));
+    assert!(!limiter.idle_at(at(0)).is_idle());
+    let denied = limiter.take_at(at(0), 1).unwrap_err();
+    assert_eq!(denied, Denied::Exhausted { now: at(0), permits: 1 });
+    assert_eq!(limiter.retry(denied), Retry::OnRelease);
+    drop(lease);
+    drop(limiter.try_acquire_at(at(0), 2).unwrap());
+    drop(limiter.try_acquire_at(at(0), 1).unwrap());
+    let denied = limiter.take_at(at(0), 2).unwrap_err();
+    assert_eq!(limiter.peek_at(at(0), 2).unwrap_err(), denied);
+    assert_eq!(limiter.retry(denied), Retry::At(at(400)));
+    let never = limiter.take_at(at(0), 3).unwrap_err();
+    assert_eq!(never, Denied::ExceedsCapacity { permits: 3, capacity: 2 });
+    assert_eq!(limiter.retry(never), Retry::Never);
+    let twice = AllOf::new((&at_once, &at_once));
+    assert_eq!((Limiter::capacity(&twice), Limiter::take_at(&twice, at(0), 1).map(drop)), (1, Ok(())));
+    assert_eq!(at_once.available(), 0);
+    Limiter::release(&twice, 1);
+    assert_eq!(at_once.available(), 2);
+}

@@ -1,0 +1,97 @@
+use crate::all_of::{AllOf, DeniedBy, Limits};
+use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
+
+/// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
+///
+/// A denial is the one of the limit that denied, without its place. What a lease gives back as not used is released by those limits whose permits come back so, and is not taken back by those whose
+/// permits come back by time.
+///
+/// ```
+/// use portcullis_core::{AllOf, Concurrency, LimiterExt, Rate, Timestamp, TokenBucket};
+///
+/// // Five each second, two at once.
+/// let limits = AllOf::new((TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2)));
+/// let lease = LimiterExt::try_acquire_at(&limits, Timestamp::ZERO, 2)?;
+/// assert_eq!(limits.available_at(Timestamp::ZERO), 0);
+/// drop(lease);
+/// assert_eq!(limits.available_at(Timestamp::ZERO), 2);
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+impl<T: Limits> Limiter for AllOf<T> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        match self.try_acquire_at(now, n) {
+            Ok(lease) => {
+                lease.forget();
+                Ok(Receipt::NONE)
+            }
+            Err(denied) => Err(self.as_one(denied)),
+        }
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        match self.peek_at(now, n) {
+            Ok(()) => Ok(Plan::NONE),
+            Err(denied) => Err(self.as_one(denied)),
+        }
+    }
+
+    fn release(&self, n: u32) {
+        self.limits.release(n);
+    }
+
+    fn held(&self) -> u64 {
+        self.each().map(Limiter::held).max().unwrap_or(0)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        let capacity = |limit: &dyn Limiter| limit.capacity() / u64::from(self.times(limit).max(1));
+        self.each().map(capacity).min().unwrap_or(u64::MAX)
+    }
+
+    /// In use if one of them is; else since the last of them is as good as new.
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.each().map(|limit| limit.idle_at(now)).fold(Idle::Since(Timestamp::ZERO), |all, one| {
+            match (all, one) {
+                (Idle::InUse, _) | (_, Idle::InUse) => Idle::InUse,
+                (Idle::Since(a), Idle::Since(b)) => Idle::Since(a.max(b)),
+                _ => Idle::Now,
+            }
+        })
+    }
+
+    /// The longest that any of the limits says.
+    fn retry(&self, denied: Denied) -> Retry {
+        let by = |index| self.retry(DeniedBy { index, permits: denied.permits(), denied });
+        match denied {
+            Denied::Crowded { now, .. } => {
+                (0..self.limits.len()).map(by).fold(Retry::At(now), |a, b| a.longer(b, now))
+            }
+            _ => by(0),
+        }
+    }
+}
+
+impl<T: Limits> AllOf<T> {
+    fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
+        (0..self.limits.len()).filter_map(|index| self.limits.get(index))
+    }
+
+    /// A denial as if one limiter had been asked.
+    fn as_one(&self, DeniedBy { permits, denied, .. }: DeniedBy) -> Denied {
+        match denied {
+            Denied::Exhausted { now, .. } => match u32::try_from(Limiter::capacity(self)) {
+                // Another limit can never hold so many.
+                Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
+                _ => Denied::Exhausted { now, permits },
+            },
+            Denied::ExceedsCapacity { capacity, .. } => Denied::ExceedsCapacity { permits, capacity },
+            Denied::Penalized { now, .. } => Denied::Penalized { now, permits },
+            Denied::Crowded { now, .. } => Denied::Crowded { now, permits },
+            Denied::Refused { now, .. } => Denied::Refused { now, permits },
+        }
+    }
+}
