@@ -10,12 +10,23 @@ use portcullis_core::Timestamp;
 
 use crate::list::Node;
 
+/// What is due for a node; in this order at one instant, in which a head may be granted, or make way for who is behind it, before that one is too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// Its limiter is to be asked.
+    Ask,
+    /// Its deadline comes, and it is a head.
+    HeadsDeadline,
+    /// Its deadline comes.
+    Deadline,
+}
+
 /// Where a node is on the agenda.
 #[derive(Debug)]
 pub(crate) struct Place<N> {
-    /// [`Timestamp::MAX`] if it is not on it. At one instant, limiters are asked before deadlines come.
+    /// [`Timestamp::MAX`] if it is not on it.
     due: Timestamp,
-    is_deadline: bool,
+    what: Due,
     child: Option<NonNull<N>>,
     next: Option<NonNull<N>>,
     /// The neighbour before it, or of a first child the parent.
@@ -24,7 +35,7 @@ pub(crate) struct Place<N> {
 
 impl<N> Place<N> {
     pub(crate) const OUT: Self =
-        Self { due: Timestamp::MAX, is_deadline: false, child: None, next: None, before: None };
+        Self { due: Timestamp::MAX, what: Due::Ask, child: None, next: None, before: None };
 }
 
 /// Waits by the time when something is due for them. They are valid while they are on it, and belong to whoever has it.
@@ -47,17 +58,17 @@ impl<K> Agenda<K> {
         self.first.map(|node| (node, unsafe { place(node).due }))
     }
 
-    /// Puts a node on the agenda for `due`, as a deadline or to have a limiter asked, wherever it was on it; or takes it off, with [`Timestamp::MAX`].
+    /// Puts a node on the agenda for what is `due` then, wherever it was on it; or takes it off, with [`Timestamp::MAX`].
     ///
     /// # Safety
     ///
     /// The node is on this agenda or on none, and is taken off before it goes.
     #[inline]
-    pub(crate) unsafe fn set(&mut self, node: NonNull<Node<K>>, due: Timestamp, is_deadline: bool) {
+    pub(crate) unsafe fn set(&mut self, node: NonNull<Node<K>>, due: Timestamp, what: Due) {
         // SAFETY: as the caller says.
         unsafe {
-            if place(node).due != due || place(node).is_deadline != is_deadline {
-                self.change(node, due, is_deadline);
+            if place(node).due != due || place(node).what != what {
+                self.change(node, due, what);
             }
         }
     }
@@ -65,13 +76,13 @@ impl<K> Agenda<K> {
     /// # Safety
     ///
     /// As of `set`.
-    unsafe fn change(&mut self, node: NonNull<Node<K>>, due: Timestamp, is_deadline: bool) {
+    unsafe fn change(&mut self, node: NonNull<Node<K>>, due: Timestamp, what: Due) {
         // SAFETY: as the caller says.
         unsafe {
             if place(node).due != Timestamp::MAX {
                 self.take_off(node);
             }
-            *place(node) = Place { due, is_deadline, ..Place::OUT };
+            *place(node) = Place { due, what, ..Place::OUT };
             if due != Timestamp::MAX {
                 self.first = meld(self.first, Some(node));
             }
@@ -120,7 +131,7 @@ unsafe fn meld<K>(a: Option<NonNull<Node<K>>>, b: Option<NonNull<Node<K>>>) -> O
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     // SAFETY: two nodes, as the caller says.
     unsafe {
-        let turn = |node| (place(node).due, place(node).is_deadline);
+        let turn = |node| (place(node).due, place(node).what);
         let (first, later) = if turn(b) < turn(a) { (b, a) } else { (a, b) };
         let child = place(first).child.replace(later);
         if let Some(child) = child {

@@ -196,6 +196,7 @@ macro_rules! common {
             where
                 Self: Sync,
             {
+                const { assert!(C::IS_REENTRANT, "this timer is for a task that drives the queue") };
                 $crate::drive::attend(self);
             }
 
@@ -205,6 +206,7 @@ macro_rules! common {
             where
                 Self: Send + Sync + 'static,
             {
+                const { assert!(C::IS_REENTRANT, "this timer is for a task that drives the queue") };
                 $crate::drive::attend_shared(self);
             }
         }

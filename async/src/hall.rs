@@ -42,7 +42,7 @@ pub use self::counts::QueueCounts;
 pub(crate) use self::driver::Caller;
 pub use self::driver::Next;
 pub(crate) use self::waits::Waits;
-use crate::agenda::Agenda;
+use crate::agenda::{Agenda, Due};
 use crate::hook::Hook;
 use crate::list::{Bin, Node, State, Wish};
 use crate::lock::RawLock;
@@ -188,7 +188,12 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
             let Node { is_head, ask, wish, .. } = &*node.as_ptr();
             let asks = *is_head && ask.at <= wish.deadline && ask.at < Timestamp::MAX;
             let due = if asks { ask.at } else { wish.deadline };
-            self.agenda.set(node, due, !asks);
+            let what = match (asks, *is_head) {
+                (true, _) => Due::Ask,
+                (false, true) => Due::HeadsDeadline,
+                (false, false) => Due::Deadline,
+            };
+            self.agenda.set(node, due, what);
         }
     }
 

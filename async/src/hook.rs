@@ -11,9 +11,9 @@ use core::time::Duration;
 /// use portcullis_core::{Concurrency, ManualClock};
 ///
 /// static WAITS: AtomicU64 = AtomicU64::new(0);
-/// let queue: Queue<_, _, _, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
-///     .with_hook(|_: &Waited| _ = WAITS.fetch_add(1, Relaxed));
-/// # let _: portcullis_async::Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+/// let queue = queue.with_hook(|_: &Waited| _ = WAITS.fetch_add(1, Relaxed));
+/// # _ = queue;
 /// ```
 pub trait Hook {
     /// Whether it wants to know how long: else the clock is not read for it.

@@ -233,9 +233,11 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let lease = queue.acquire(1).await?;
     /// queue.close();
-    /// let work = async { drop(lease) };
-    /// futures_executor::block_on(queue.drained());
-    /// # Ok::<(), portcullis_async::Rejected>(()) });
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| drop(lease));
+    /// });
+    /// queue.drained().await;
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
     /// ```
     pub fn drained(&self) -> Drained<&Self> {
         Drained::new(self)

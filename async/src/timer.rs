@@ -29,7 +29,7 @@ pub use self::tokio::TokioTimer;
 /// | `ThreadTimer` | `std` | a thread of its own, one for all queues | some 60 µs |
 /// | `TokioTimer` | `tokio` | the runtime | 1 ms |
 /// | `AsyncIoTimer` | `async-io` | the thread of `async-io`, or whoever polls in its `block_on` | some 60 µs |
-/// | `EmbassyTimer` | `embassy-time` | the time driver's interrupt | a tick of the driver |
+/// | `EmbassyTimer` | `embassy-time` | the time driver's interrupt; for `drive` alone | a tick of the driver |
 ///
 /// Another one is yours to write: here of a simulation, whose time is moved by hand.
 ///
@@ -82,6 +82,10 @@ pub use self::tokio::TokioTimer;
 /// assert!(waits.join().unwrap());
 /// ```
 pub trait Timer: Clock {
+    /// Whether what it wakes may ask it anew, within the wake-up, as a queue does that sees to its time by itself ([`Queue::attend`](crate::Queue::attend)). One whose wake-ups run under its own lock is for
+    /// [`Queue::drive`](crate::Queue::drive) alone: a task's waker does no more than to have the task polled.
+    const IS_REENTRANT: bool = true;
+
     /// Wakes `waker` once, at `at` or soon after it: in place of what was asked for before. Ready if `at` is over; then it does not keep the waker.
     ///
     /// Several threads may ask at once: the last one counts. A wake too many, also too early, does no harm. It is asked for outside of the queue's lock, and may be so while it wakes.

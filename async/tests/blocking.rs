@@ -304,7 +304,8 @@ mod by_turns {
     #[test]
     fn a_thread_that_is_granted_before_it_has_driven_leaves_that_to_the_next_one() {
         for _ in 0..20 {
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), MonotonicClock::new(), 99));
+            let queue: Arc<Queue<_, _>> =
+                Arc::new(Queue::new(Concurrency::new(2), MonotonicClock::new(), 99));
             let [one, two] = [(); 2].map(|()| now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
             let mut two = Some(two);
             let mut threads = Vec::new();
@@ -322,7 +323,8 @@ mod by_turns {
                 }
             }
             let (say, hear) = mpsc::channel();
-            let deadline = portcullis_core::Clock::now(queue.clock()).saturating_add(Duration::from_millis(20));
+            let deadline =
+                portcullis_core::Clock::now(queue.clock()).saturating_add(Duration::from_millis(20));
             let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(deadline));
             assert!(task.poll_with(&support::waker(move || say.send(()).unwrap())).is_pending());
             drop(one);

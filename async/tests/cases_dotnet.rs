@@ -1,8 +1,8 @@
 //! What .NET's own tests of System.Threading.RateLimiting show of those who wait.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there; a behaviour of several suites is written once, below
-//! them, and says .NET's name. Where .NET replenishes by hand, the manual time moves on, and the queue is advanced. .NET's cancelled tokens are futures that are dropped, its
-//! disposed limiters closed queues, its statistics what the limiter has available and the queue's counts.
+//! A module is one of .NET's suites, a function in it the test of that name there; a behaviour of several suites is written once, below them, and
+//! says .NET's name. Where .NET replenishes by hand, the manual time moves on, and the queue is advanced. .NET's cancelled tokens are futures that
+//! are dropped, its disposed limiters closed queues, its statistics what the limiter has available and the queue's counts.
 
 mod support;
 
@@ -282,7 +282,8 @@ mod token_bucket_rate_limiter_tests {
         grants_at_the_edge_alone(TokenBucket::new(Rate::new(1, TEN_MINUTES), 10), early, edge);
     }
 
-    /// .NET `CorrectRetryMetadataWithLargeTokensPerPeriod`. Differs: the bucket holds two, so that the three that are short come in two periods, however many come in each.
+    /// .NET `CorrectRetryMetadataWithLargeTokensPerPeriod`. Differs: the bucket holds two, so that the three that are short come in two periods,
+    /// however many come in each.
     #[test]
     fn correct_retry_metadata_with_large_tokens_per_period() {
         let steps = || stepwise(2, 100, TWENTY_SECONDS);
@@ -310,8 +311,8 @@ mod token_bucket_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`, with a part of the period. Differs where a bucket is stepwise: .NET's fills by rate when
-    /// it is replenished by hand.
+    /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`, with a part of the period. Differs where a bucket is stepwise:
+    /// .NET's fills by rate when it is replenished by hand.
     #[test]
     fn can_fill_queue_with_oldest_first_after_canceling_first_queued_request_within_the_period() {
         let drops = TokenBucket::new(Rate::new(3, 3 * MILLI), 3);
@@ -726,7 +727,8 @@ mod partitioned_rate_limiter_tests {
         assert_eq!((outcome(wait), translated.get()), (Ok(1), 2));
     }
 
-    /// .NET `Translate_DisposeDoesNotDisposeInnerLimiter`, and `Translate_DisposeDoesDisposeInnerLimiter`: what is borrowed lives on, and what is closed is so for all.
+    /// .NET `Translate_DisposeDoesNotDisposeInnerLimiter`, and `Translate_DisposeDoesDisposeInnerLimiter`: what is borrowed lives on, and what is
+    /// closed is so for all.
     #[test]
     fn translate_dispose() {
         let inner = Arc::new(partitions(1, 1));
@@ -910,7 +912,8 @@ mod not_tested_there {
         assert_eq!(told(bucket, 1, &[1, 1]), [1, 2].map(Timestamp::from_nanos));
     }
 
-    /// More than the limit is told apart from a full queue; a closed one says that it is closed, whatever it is asked for. (There, more than the limit is an error even then.)
+    /// More than the limit is told apart from a full queue; a closed one says that it is closed, whatever it is asked for. (There, more than the
+    /// limit is an error even then.)
     #[test]
     fn a_closed_queue_says_so_also_to_those_who_ask_for_too_much() {
         let queue = queue::<Permits>(1, 1, OLDEST);
@@ -1042,8 +1045,8 @@ mod not_tested_there {
         assert_eq!(closed.outcome().unwrap_err().retry(), Retry::Never);
     }
 
-    /// All that were granted, at once or after a wait, a limiter counts that counts: in .NET's words, `TotalSuccessfulLeases`. `TotalFailedLeases` are the waits that were
-    /// refused and evicted, and the tries that were denied, which who tries knows.
+    /// All that were granted, at once or after a wait, a limiter counts that counts: in .NET's words, `TotalSuccessfulLeases`. `TotalFailedLeases`
+    /// are the waits that were refused and evicted, and the tries that were denied, which who tries knows.
     #[test]
     fn a_limiter_that_counts_knows_of_all_that_were_granted() {
         let counted = Counted::new(Concurrency::new(100));

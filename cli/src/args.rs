@@ -11,7 +11,7 @@ use crate::replay::Limit;
 /// Rate limiting, to look at.
 ///
 /// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts each of them under load and
-/// checks its bound; `replay` tells what a limit would have done to the requests of an access log.
+/// checks its bound, and has a burst wait in a queue; `replay` tells what a limit would have done to the requests of an access log.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -32,26 +32,27 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// What the program can do.
+/// What the program can do. What each command is about stands at its arguments: said here, it would take the place of all of that.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Let threads hammer each limiter in real time, and check every bound
     Demo(DemoArgs),
-    /// Replay an access log through a limit, and see what it would have denied
     Replay(ReplayArgs),
 }
 
 impl Default for Command {
     fn default() -> Self {
-        Self::Demo(DemoArgs { seconds: Duration::from_secs(1), threads: 4 })
+        Self::Demo(DemoArgs { seconds: Duration::from_secs(1), threads: 4, rate: 5 })
     }
 }
 
-/// Let threads hammer each limiter in real time, and check every bound.
+/// Let threads hammer each limiter in real time, and a burst wait in a queue, and check every bound.
 ///
 /// One limiter after the other is asked as fast as the threads can, one of which lives 10 ms in the past. Every admission is
 /// recorded with the instant that it counts at; then every span of time between two of them is held against the limiter's
 /// bound. (For leases: how many permits were held at once.) The table at the end says "held" or "BROKEN".
+///
+/// Then 30 requests come at once to a queue of 25 in front of a token bucket of 5 permits, which gets 5 each second. A timeline shows each of them as it
+/// waits and is served, and how many wait. All have to be served, in their order, the last one after 5 s, within 3 %.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0 every bound held, 1 one was broken.")]
 pub(crate) struct DemoArgs {
@@ -61,6 +62,9 @@ pub(crate) struct DemoArgs {
     /// How many threads hammer it: 2 to 64
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) threads: u8,
+    /// How many permits each second the queue's token bucket gets: 1 to 100
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rate: u32,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -181,6 +185,6 @@ mod tests {
         let bare = Args::parse_from(["portcullis"]).command.unwrap_or_default();
         let named = Args::parse_from(["portcullis", "demo"]).command.unwrap();
         let (Command::Demo(bare), Command::Demo(named)) = (bare, named) else { panic!("not the demo") };
-        assert_eq!((bare.seconds, bare.threads), (named.seconds, named.threads));
+        assert_eq!((bare.seconds, bare.threads, bare.rate), (named.seconds, named.threads, named.rate));
     }
 }

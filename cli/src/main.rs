@@ -3,7 +3,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`args`] | the command line |
-//! | [`demo`] | threads hammer each limiter, and every bound is checked against what was recorded |
+//! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked against what was recorded |
 //! | [`replay`] | an access log is read line by line, and each request is judged at the log's time |
 //! | [`failure`] | why the program stops, and the exit code of it |
 //! | [`text`] | numbers as people read them |

@@ -10,6 +10,9 @@
 //! one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
 #![cfg(loom)]
 
+pub mod queue;
+
+use core::hash::Hasher;
 use core::sync::atomic::AtomicUsize as Count;
 
 use loom::sync::Arc;
@@ -98,6 +101,24 @@ impl Witness {
     /// Reads the data.
     pub fn read(&self) {
         self.0.with(|_| ());
+    }
+}
+
+/// Hashes a number to itself, so that a model says where in a table its keys lie.
+#[derive(Debug, Default)]
+pub struct Itself(u64);
+
+impl Hasher for Itself {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys are numbers");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

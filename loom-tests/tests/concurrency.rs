@@ -15,6 +15,10 @@ on_both_widths!(
     a_permit_of_a_limit_of_one_guards_data,
     a_permit_guards_data_across_a_resize,
     a_taker_of_all_permits_sees_what_every_former_holder_wrote,
+    one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found,
+    a_mark_is_not_lost_to_a_resize_nor_to_a_take,
+    a_mark_that_is_taken_off_beside_a_resize_is_gone,
+    a_permit_guards_data_across_marks,
 );
 
 fn limit<W: Word>(limit: u32) -> Arc<Concurrency<W>> {
@@ -173,5 +177,70 @@ fn a_taker_of_all_permits_sees_what_every_former_holder_wrote<W: Word>() {
         join(a);
         join(b);
         assert_eq!(guard.0.in_use(), 0);
+    });
+}
+
+fn one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(1);
+        limit.try_acquire(1).unwrap().forget();
+        let release = spawn(&limit, |limit| limit.release_watched(1));
+        turn();
+        limit.watch(true);
+        let found = take(&*limit, at(0), 1) == 1;
+        assert!(join(release) == Some(true) || found, "waits, and nobody knows");
+        assert_eq!(limit.in_use(), u32::from(found));
+    });
+}
+
+fn a_mark_is_not_lost_to_a_resize_nor_to_a_take<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        limit.try_acquire(1).unwrap().forget();
+        let resize = spawn(&limit, |limit| limit.set_limit(3).unwrap());
+        let other = spawn(&limit, |limit| take(limit, at(0), 1));
+        turn();
+        limit.watch(true);
+        assert_eq!((join(resize), join(other)), (2, 1));
+        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 2, 1));
+        assert_eq!(limit.release_watched(1), Some(true));
+        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 1, 2));
+    });
+}
+
+fn a_mark_that_is_taken_off_beside_a_resize_is_gone<W: Word>() {
+    explore(|| {
+        let limit = limit::<W>(2);
+        limit.try_acquire(2).unwrap().forget();
+        limit.watch(true);
+        let resize = spawn(&limit, |limit| limit.set_limit(3).unwrap());
+        let release = spawn(&limit, |limit| limit.release_watched(1).is_some());
+        turn();
+        limit.watch(false);
+        assert_eq!((join(resize), join(release)), (2, true));
+        assert_eq!(limit.release_watched(1), Some(false));
+        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 0, 3));
+    });
+}
+
+fn a_permit_guards_data_across_marks<W: Word>() {
+    explore(|| {
+        let guard = guard::<W>(1);
+        guard.0.try_acquire(1).unwrap().forget();
+        let next = spawn(&guard, |(limit, data)| {
+            if take(limit, at(0), 1) == 1 {
+                data.write();
+            }
+        });
+        let marks = spawn(&guard, |(limit, _)| {
+            limit.watch(true);
+            turn();
+            limit.watch(false);
+        });
+        guard.1.write();
+        turn();
+        guard.0.release(1);
+        join(next);
+        join(marks);
     });
 }

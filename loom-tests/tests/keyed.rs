@@ -4,7 +4,7 @@
 //! says which line a key prefers, and which of the keys are one to the table.
 #![cfg(loom)]
 
-use core::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use core::hash::{BuildHasher, BuildHasherDefault};
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,29 +12,11 @@ use portcullis_core::{
     Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed, Timestamp,
     TokenBucket,
 };
-use portcullis_loom::{Witness, at, explore, explore_within, join, spawn, take, turn};
+use portcullis_loom::{Itself, Witness, at, explore, explore_within, join, spawn, take, turn};
 
 type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
 type Buckets = Table<TokenBucket<KeyedWord>>;
 type Permits = Table<Concurrency>;
-
-/// Hashes a number to itself.
-#[derive(Default)]
-struct Itself(u64);
-
-impl Hasher for Itself {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys are numbers");
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 /// A key that prefers the first line, or of two the second one, and has a tag by which it may use both.
 const fn key(line: u64, tag: u64) -> u64 {

@@ -4,34 +4,16 @@
 //! to be room for but one.
 #![cfg(loom)]
 
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use portcullis_core::{
     Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Receipt, Retry, Timestamp,
 };
-use portcullis_loom::{Witness, at, explore, explore_within, join, spawn, take, turn};
+use portcullis_loom::{Itself, Witness, at, explore, explore_within, join, spawn, take, turn};
 
 type Table<L> = KeyedArray<L, Vec<L>, Vec<Line>, BuildHasherDefault<Itself>>;
-
-/// Hashes a number to itself.
-#[derive(Default)]
-struct Itself(u64);
-
-impl Hasher for Itself {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys are numbers");
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 const A: u64 = 1;
 /// The same key to the table, with the lines in the other order.

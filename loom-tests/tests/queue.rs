@@ -2,198 +2,17 @@
 //! to the other.
 #![cfg(loom)]
 
-use core::future::{Future, Pending, pending};
-use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
-use core::task::{Context, Poll, Waker};
+use core::task::Waker;
 use std::sync::Arc;
 use std::task::Wake;
 
-use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use loom::sync::{Arc as Shared, Mutex, Notify};
-use loom::thread::JoinHandle;
-use portcullis_async::{Acquire, Next, Order, Queue, RawLock, Rejected};
-use portcullis_core::{Clock, Concurrency, Lease, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+use loom::sync::{Arc as Shared, Notify};
+use portcullis_async::{Next, Rejected};
+use portcullis_core::{Lease, LimiterExt, Retry};
+use portcullis_loom::queue::{Queued, Task, Woken, beside, beside_of, ends_well, hold, newest_first, queue};
 use portcullis_loom::{Witness, at, explore, explore_within, join, turn};
 
-/// A lock as weak as any: a try looks at a word first, as an exchange does that fails, and may find there what was long ago.
-struct Lock {
-    held: AtomicBool,
-    mutex: Mutex<()>,
-}
-
-impl Lock {
-    fn new() -> Self {
-        Self { held: AtomicBool::new(false), mutex: Mutex::new(()) }
-    }
-
-    fn work<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.held.store(true, Relaxed);
-        let outcome = work();
-        self.held.store(false, Relaxed);
-        outcome
-    }
-}
-
-// SAFETY: the mutex is held while `work` runs.
-unsafe impl RawLock for Lock {
-    const OPEN: Self = panic!("loom's mutex cannot be built in a constant");
-
-    fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _guard = self.mutex.lock().unwrap();
-        self.work(work)
-    }
-
-    fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        if self.held.load(Relaxed) {
-            return None;
-        }
-        let _guard = self.mutex.try_lock().ok()?;
-        Some(self.work(work))
-    }
-}
-
-/// A clock that stands, without an atomic.
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Timestamp {
-        at(0)
-    }
-}
-
-/// Runs `work` in a thread of its own.
-fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
-    loom::thread::spawn(move || {
-        turn();
-        work()
-    })
-}
-
-/// The same on what is shared.
-fn beside_of<S: 'static, T: 'static>(
-    shared: &Arc<S>,
-    work: impl FnOnce(&Arc<S>) -> T + 'static,
-) -> JoinHandle<T> {
-    let shared = Arc::clone(shared);
-    beside(move || work(&shared))
-}
-
-type Queued<L = Concurrency> = Queue<L, Still, Lock>;
-
-/// A queue of up to 9 permits around a limit.
-fn queue(limit: u32) -> Arc<Queued> {
-    Arc::new(Queue::with_lock(Concurrency::new(limit), Still, 9, Lock::new()))
-}
-
-/// The newest first, for up to `max_permits`.
-fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
-    let limiter = Concurrency::new(limit);
-    Arc::new(Queue::with_lock(limiter, Still, max_permits, Lock::new()).with_order(Order::NewestFirst))
-}
-
-/// Takes permits that are free.
-fn hold(queue: &Arc<Queued>, n: u32) -> Lease<Arc<Queued>> {
-    Lease::try_acquire_at(Arc::clone(queue), at(0), n).unwrap()
-}
-
-/// Whether a wait has been woken. Orders no memory that loom knows of, so that the queue alone does.
-struct Woken(Flag);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-type Wait<L> = Pin<Box<Acquire<Arc<Queued<L>>>>>;
-
-/// A wait, and what has come of it.
-struct Task<L: Limiter = Concurrency> {
-    wait: Option<Wait<L>>,
-    woken: Arc<Woken>,
-    n: u32,
-    outcome: Option<Result<Lease<Arc<Queued<L>>>, Rejected>>,
-}
-
-impl<L: Limiter> Task<L> {
-    fn new(queue: &Arc<Queued<L>>, n: u32) -> Self {
-        let wait = Some(Box::pin(Acquire::new(Arc::clone(queue), n, n)));
-        Self { wait, woken: Arc::new(Woken(Flag::new(false))), n, outcome: None }
-    }
-
-    /// One that has been polled.
-    fn polled(queue: &Arc<Queued<L>>, n: u32) -> Self {
-        let mut task = Self::new(queue, n);
-        task.poll();
-        task
-    }
-
-    /// Polls it with a waker that it has not had before.
-    fn poll(&mut self) {
-        self.woken = Arc::new(Woken(Flag::new(false)));
-        self.poll_with(&Waker::from(Arc::clone(&self.woken)));
-    }
-
-    fn poll_with(&mut self, waker: &Waker) {
-        turn();
-        let wait = self.wait.as_mut().expect("not settled before");
-        if let Poll::Ready(outcome) = wait.as_mut().poll(&mut Context::from_waker(waker)) {
-            self.wait = None;
-            self.outcome = Some(outcome);
-        }
-    }
-
-    fn waits(&self) -> bool {
-        self.wait.is_some()
-    }
-
-    /// Whether it has its outcome: polled once more, if it has been woken.
-    fn is_served(&mut self) -> bool {
-        while self.waits() && self.woken.0.load(SeqCst) {
-            self.poll();
-        }
-        !self.waits()
-    }
-
-    /// Gives up, or gives back.
-    fn leave(self) {
-        turn();
-        drop(self);
-    }
-
-    fn permits(&self) -> u64 {
-        self.outcome.iter().flatten().map(|lease| u64::from(lease.permits())).sum()
-    }
-
-    fn rejected(&self) -> Option<Rejected> {
-        self.outcome.as_ref().and_then(|outcome| outcome.as_ref().err().copied())
-    }
-}
-
-/// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of the others sleeps for want of permits and not for
-/// want of a call, and every permit of `limit` is free or in one of `tasks`. Afterwards they are all free.
-fn ends_well<'t>(queue: &Arc<Queued>, limit: u64, turn: impl IntoIterator<Item = &'t mut Task>) {
-    let free = || queue.available_at(at(0));
-    let mut out = 0;
-    let mut waiters = 0;
-    let mut tasks: Vec<_> = turn.into_iter().collect();
-    for task in &mut tasks {
-        if !task.is_served() {
-            assert!(waiters > 0 || free() < task.n.into(), "sleeps though its permits are free");
-            waiters += 1;
-        }
-        out += task.permits();
-    }
-    assert_eq!(free() + out, limit, "what is free, and what is out");
-    assert_eq!(queue.counts().waiters, waiters);
-    for task in tasks {
-        task.wait = None;
-        task.outcome = None;
-    }
-    assert_eq!(free(), limit, "when all are gone");
-    assert_eq!((queue.counts().waiters, queue.counts().permits), (0, 0));
-}
+type Wait = Task<Arc<Queued>>;
 
 #[test]
 fn a_request_that_queues_beside_a_release_is_granted() {
@@ -351,7 +170,7 @@ fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
             assert_ne!(old.is_served(), new.is_served());
         } else {
             assert!(old.is_served() && new.is_served());
-            assert_eq!(old.rejected(), Some(Rejected::Evicted { permits: 1 }));
+            assert_eq!(old.rejected(), Some(Rejected::Evicted { permits: 1, retry: Retry::OnRelease }));
         }
         ends_well(&queue, 1, [&mut new, &mut old]);
     });
@@ -359,7 +178,7 @@ fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
 
 #[test]
 fn several_who_are_evicted_beside_a_release_are_told_and_no_permit_is_lost() {
-    explore(|| {
+    explore_within(2, || {
         let queue = newest_first(2, 2);
         let held = hold(&queue, 2);
         let (mut first, mut second) = (Task::polled(&queue, 1), Task::polled(&queue, 1));
@@ -420,7 +239,7 @@ fn one_who_waits_for_more_than_a_lower_limit_beside_a_release_is_told_or_granted
 }
 
 /// A release that finds the list held leaves its permit to the holder, whatever that one does with the list.
-fn found_held<T: 'static>(work: impl Fn(&Arc<Queued>, &mut Task) -> T + Send + Sync + 'static) {
+fn found_held<T: 'static>(work: impl Fn(&Arc<Queued>, &mut Wait) -> T + Send + Sync + 'static) {
     explore(move || {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -477,7 +296,7 @@ fn one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted
 
 #[test]
 fn two_releases_at_once_are_both_found_by_one_who_looks_meanwhile() {
-    explore(|| {
+    explore_within(2, || {
         let queue = queue(2);
         let (one, other) = (hold(&queue, 1), hold(&queue, 1));
         let mut wait = Task::polled(&queue, 2);
@@ -494,7 +313,7 @@ fn two_releases_at_once_are_both_found_by_one_who_looks_meanwhile() {
 
 #[test]
 fn a_release_beside_a_head_that_gives_up_is_found_by_one_who_looks_meanwhile() {
-    explore(|| {
+    explore_within(2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
         let head = Task::polled(&queue, 1);
@@ -681,59 +500,5 @@ fn threads_that_take_turns_with_one_permit_all_have_theirs() {
         join(one);
         join(other);
         ends_well(&queue, 1, []);
-    });
-}
-
-/// Whether a driver that is polled beside `work` has asked to sleep until the time that the first in turn has to wait for.
-fn drives_until<T: 'static>(
-    queue: &Arc<Queued<TokenBucket>>,
-    work: impl FnOnce(&Arc<Queued<TokenBucket>>) -> T + 'static,
-) -> (T, Option<Timestamp>) {
-    let beside = beside_of(queue, work);
-    turn();
-    let woken = Arc::new(Woken(Flag::new(false)));
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut until = None;
-    let outcome = {
-        let mut drive = pin!(queue.drive(|at| -> Pending<()> {
-            until = Some(at);
-            pending()
-        }));
-        assert!(drive.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let outcome = join(beside);
-        if woken.0.load(SeqCst) {
-            assert!(drive.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        }
-        outcome
-    };
-    (outcome, until)
-}
-
-/// A queue around an empty bucket that gets a token each second, and holds two.
-fn empty_bucket() -> Arc<Queued<TokenBucket>> {
-    let bucket = TokenBucket::new(Rate::per_second(1), 2);
-    bucket.take_at(at(0), 2).unwrap();
-    Arc::new(Queue::with_lock(bucket, Still, 9, Lock::new()))
-}
-
-#[test]
-fn a_driver_learns_of_a_wait_that_comes_beside_its_look() {
-    explore(|| {
-        let queue = empty_bucket();
-        let (wait, until) = drives_until(&queue, |queue| Task::polled(queue, 1));
-        assert!(wait.waits());
-        assert_eq!(until, Some(at(1)));
-    });
-}
-
-#[test]
-fn a_driver_learns_of_a_head_that_gives_up_beside_its_look() {
-    explore(|| {
-        let queue = empty_bucket();
-        let head = Task::polled(&queue, 2);
-        let next = Task::polled(&queue, 1);
-        let ((), until) = drives_until(&queue, |_| head.leave());
-        assert!(next.waits());
-        assert_eq!(until, Some(at(1)));
     });
 }

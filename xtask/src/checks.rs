@@ -107,7 +107,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes",
+        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime",
         needs: None,
         run: soak,
     },
@@ -124,7 +124,8 @@ fn clippy(context: &Context) -> Check {
         command::run(cargo.args(["--", "-D", "warnings"]))
     };
     lint(&["--workspace", "--all-targets", "--all-features"])?;
-    lint(&["--package", "portcullis-core"])
+    lint(&["--package", "portcullis-core"])?;
+    lint(&["--package", "portcullis-async"])
 }
 
 fn doc(context: &Context) -> Check {
@@ -168,6 +169,7 @@ fn weaken(context: &Context) -> Check {
 
 fn soak(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    cargo.args(["--release", "--package", "portcullis-core", "--all-features", "--lib", "--tests"]);
+    cargo.args(["--release", "--package", "portcullis-core", "--package", "portcullis-async"]);
+    cargo.args(["--all-features", "--lib", "--tests"]);
     command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))
 }

@@ -36,7 +36,9 @@ pub(crate) fn check(context: &Context) -> Check {
         }
         let mut queue = cargo();
         queue.arg("build").args(context.locked()).args(["--release", "--package", "portcullis-async"]);
-        queue.args(["--no-default-features", "--features", "critical-section", "--target-dir"]).arg(folder);
+        queue
+            .args(["--no-default-features", "--features", "critical-section,embassy-time", "--target-dir"])
+            .arg(folder);
         command::run(queue.args(options))?;
     }
     Ok(TARGETS.join(", "))

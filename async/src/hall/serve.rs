@@ -9,6 +9,7 @@ use core::time::Duration;
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::{DRAINED, Grant, Hall, Inner};
+use crate::agenda::Due;
 use crate::list::{Ask, Bin, Node, State, TakenOut, Wish};
 use crate::lock::RawLock;
 use crate::source::Source;
@@ -208,7 +209,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         unsafe {
             let Node { key, wish, .. } = &*node.as_ptr();
             let (bin, wish) = (S::bin(*key, B), *wish);
-            inner.agenda.set(node, Timestamp::MAX, false);
+            inner.agenda.set(node, Timestamp::MAX, Due::Ask);
             inner.counts.waiters -= 1;
             inner.counts.permits -= u64::from(wish.min);
             inner.sleepers -= u32::from(wish.sleeps);

@@ -7,22 +7,25 @@ use super::Timer;
 
 /// Embassy's time: the clock and the alarms of whatever driver of `embassy-time` is linked in; the origin is the driver's, the start of the machine as a rule. Needs the feature `embassy-time`.
 ///
-/// A driver whose alarm queue is part of `embassy-executor` can only wake tasks of that: there a task runs [`Queue::drive`](crate::Queue::drive), with this timer. With one of the
-/// `generic-queue` features of `embassy-time` the queue can see to itself ([`Queue::attend`](crate::Queue::attend)). It takes one place in the alarm queue.
+/// A task runs [`Queue::drive`](crate::Queue::drive): the drivers wake with their alarms locked, and some wake tasks of `embassy-executor` alone. It takes one place in the queue of alarms.
 ///
 /// ```
+/// # use embassy_time as _; // Brings a driver.
 /// use portcullis_async::{EmbassyTimer, InterruptLock, Queue};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// static QUEUE: Queue<TokenBucket, EmbassyTimer, InterruptLock> =
 ///     Queue::new(TokenBucket::new(Rate::per_second(200), 1), EmbassyTimer, 9);
-/// QUEUE.attend();
-/// futures_executor::block_on(async {
+///
+/// async fn work() -> Result<(), portcullis_async::Rejected> {
 ///     for _ in 0..3 {
 ///         QUEUE.acquire(1).await?;
 ///     }
-///     Ok::<(), portcullis_async::Rejected>(())
-/// })?;
+///     QUEUE.close();
+///     Ok(())
+/// }
+///
+/// futures_executor::block_on(async { tokio::join!(QUEUE.drive(), work()).1 })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +50,9 @@ impl Clock for EmbassyTimer {
 }
 
 impl Timer for EmbassyTimer {
+    /// The drivers wake with their queue of alarms locked.
+    const IS_REENTRANT: bool = false;
+
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // Not before `at`: the first tick that is not.
         let (whole, rest) = (at.as_nanos() / NANOS, at.as_nanos() % NANOS);

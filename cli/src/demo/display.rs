@@ -1,4 +1,4 @@
-//! A line for each trial while it runs, if a terminal watches, and the table at the end.
+//! A line for each trial while it runs, and the burst's timeline, if a terminal watches; the table, the last timeline and the summary at the end.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -10,6 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::Outcome;
 use super::bound::Verdict;
+use super::burst::{Burst, Timeline};
 use super::hammer::{Hammer, Progress};
 use super::trials::Trial;
 use crate::text::{grouped, per_second, speed};
@@ -103,13 +104,58 @@ impl Display {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
-        let broken = outcomes.iter().filter(|outcome| !outcome.verdict.held()).count();
-        match broken {
-            0 => writeln!(out, "\nEvery bound held.")?,
-            _ => writeln!(out, "\n{broken} of {} bounds BROKEN.", outcomes.len())?,
-        }
         out.flush()
     }
+}
+
+/// Runs `burst`, and shows on standard error, where that is a terminal, how it goes.
+///
+/// # Errors
+///
+/// If what was shown cannot be taken away again.
+pub(crate) fn watch_burst(burst: Burst) -> io::Result<Timeline> {
+    let lines = MultiProgress::new();
+    let picture = ProgressBar::no_length();
+    let picture = match ProgressStyle::with_template("{msg}") {
+        Ok(style) => picture.with_style(style),
+        Err(_) => picture,
+    };
+    let picture = lines.add(picture);
+    let timeline = burst.run(|timeline| {
+        picture.set_message(timeline.lines().join("\n"));
+        picture.tick();
+    });
+    picture.finish();
+    lines.clear()?;
+    Ok(timeline)
+}
+
+/// Writes to `out` how the burst went.
+///
+/// # Errors
+///
+/// As `out`.
+pub(crate) fn timeline(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
+    writeln!(out, "\n{}\n", Timeline::heading())?;
+    for line in timeline.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    let verdict = timeline.verdict();
+    let (Verdict::Held(seen) | Verdict::Broken(seen)) = &verdict;
+    writeln!(out, "\nqueue  {}  {}  {seen}  {}", timeline.configured(), timeline.bound(), word(&verdict))
+}
+
+/// Writes to `out` how many bounds held.
+///
+/// # Errors
+///
+/// As `out`.
+pub(crate) fn summary(out: &mut impl Write, held: &[bool]) -> io::Result<()> {
+    match held.iter().filter(|held| !**held).count() {
+        0 => writeln!(out, "\nEvery bound held.")?,
+        broken => writeln!(out, "\n{broken} of {} bounds BROKEN.", held.len())?,
+    }
+    out.flush()
 }
 
 const COLUMNS: usize = 8;

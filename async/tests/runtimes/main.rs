@@ -1,0 +1,151 @@
+//! Queues on the runtimes that people use, in real time, and on one with a simulated time: the same bodies on all of them.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`runtime`] | the runtimes |
+//! | [`everyday`] | waits, hand-over, cancelling, deadlines, eviction, closing, a rate |
+//! | [`crowd`] | 10,000 who wait and give up at random |
+//! | [`rate`] | rates in real time |
+#![cfg(all(feature = "tokio", feature = "async-io"))]
+
+#[path = "../../../core/tests/support/allocations.rs"]
+mod allocations;
+mod crowd;
+mod everyday;
+mod rate;
+mod runtime;
+
+use core::future::{Future, poll_fn};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Poll;
+use core::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use portcullis_async::{Queue, Timer};
+use portcullis_core::Limiter;
+use runtime::{Pool, Runtime, Simulation, Smol, Tokio};
+use tokio::sync::oneshot;
+
+type Shared<L, T> = Arc<Queue<L, T>>;
+
+/// A queue that sees to its time by the runtime's timer.
+fn attended<R: Runtime, L>(runtime: &R, limiter: L, max_permits: u64) -> Shared<L, R::Timer>
+where
+    L: Limiter + Send + Sync + 'static,
+{
+    let queue = Arc::new(Queue::new(limiter, runtime.timer(), max_permits));
+    queue.attend_shared();
+    queue
+}
+
+/// Has a task run, and waits for its outcome.
+fn start<R: Runtime, F>(runtime: &R, task: F) -> impl Future<Output = F::Output> + Send + use<R, F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let (tell, outcome) = oneshot::channel();
+    runtime.spawn(async move { _ = tell.send(task.await) });
+    async { outcome.await.expect("it has not panicked") }
+}
+
+/// Polls anew until it is so: for the main task alone.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    poll_fn(|context| {
+        if is_so() {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Fails if it takes longer than that: somebody was not woken.
+fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
+    let (tell, over) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        work();
+        _ = tell.send(());
+    });
+    assert_ne!(over.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout), "somebody sleeps for ever");
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// How late the machine is: what a thread sees that only sleeps.
+struct Noise {
+    over: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Vec<Duration>>,
+}
+
+impl Noise {
+    fn listen() -> Self {
+        const NAP: Duration = Duration::from_millis(1);
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let mut late = Vec::new();
+            while !told.load(Ordering::Relaxed) {
+                let before = Instant::now();
+                thread::sleep(NAP);
+                late.push(before.elapsed().saturating_sub(NAP));
+            }
+            late
+        });
+        Self { over, thread }
+    }
+
+    /// By how much it was late, each time.
+    fn end(self) -> Vec<Duration> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it only sleeps")
+    }
+}
+
+/// Nobody waits, and nothing is held.
+fn is_conserved<L: Limiter, T: Timer>(queue: &Queue<L, T>, available: u64) {
+    let counts = queue.counts();
+    assert_eq!((counts.waiters, counts.permits), (0, 0));
+    assert_eq!((queue.held(), queue.available()), (0, available), "all permits are back");
+}
+
+/// One body is a test on each runtime.
+macro_rules! on_each {
+    ($($runtime:ident: $new:expr;)*) => { $(
+        mod $runtime {
+            use super::*;
+
+            on_each!(@ $new,
+                everyday::a_permit_is_handed_on_in_the_order_of_the_waits,
+                everyday::never_more_are_out_than_there_are,
+                everyday::a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the_next,
+                everyday::a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keeps_the_place,
+                everyday::a_deadline_is_that_of_the_queue_s_clock,
+                everyday::the_newest_evict_the_oldest,
+                everyday::after_closing_all_is_over_when_the_last_lease_is_back,
+                everyday::a_burst_is_served_at_the_rate_by_a_queue_that_attends_to_itself,
+                everyday::a_burst_is_served_at_the_rate_by_a_task_that_drives,
+            );
+        }
+    )* };
+    (@ $new:expr, $($module:ident::$body:ident,)*) => { $(
+        #[test]
+        fn $body() {
+            within(Duration::from_mins(1), || {
+                let runtime = $new;
+                runtime.block_on($module::$body(&runtime));
+            });
+        }
+    )* };
+}
+
+on_each! {
+    tokio_current_thread: Tokio::current_thread();
+    tokio_multi_thread: Tokio::multi_thread();
+    smol: Smol;
+    thread_pool: Pool::new();
+    simulation: Simulation::default();
+}

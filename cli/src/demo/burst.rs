@@ -1,0 +1,292 @@
+//! A burst of 30 requests at a queue, all at once: some are served, the others wait, in their order, as long as the rate says.
+
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
+use std::thread::{self, Thread};
+
+use portcullis_async::{Acquire, Queue, ThreadTimer};
+use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
+
+use super::bound::Verdict;
+
+/// Requests that come at once.
+const REQUESTS: usize = 30;
+/// The permits that there are when they come.
+const BURST: usize = 5;
+/// How many may wait.
+const QUEUED: usize = REQUESTS - BURST;
+
+/// How often whoever watches is shown how it stands.
+const FRAME: Duration = Duration::from_millis(25);
+
+/// The trial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    /// Permits that come in each second.
+    pub(crate) rate: u32,
+    /// How late the last one may be served, as a part of the time that it takes.
+    pub(crate) tolerance: f64,
+}
+
+type Waits = Pin<Box<Acquire<Arc<Queue<TokenBucket, ThreadTimer>>>>>;
+
+/// Who was granted, and when; and the thread that is to look.
+struct Told {
+    queue: Arc<Queue<TokenBucket, ThreadTimer>>,
+    granted: Mutex<Vec<(usize, Timestamp)>>,
+    thread: Thread,
+}
+
+struct Request {
+    number: usize,
+    told: Arc<Told>,
+}
+
+impl Wake for Request {
+    fn wake(self: Arc<Self>) {
+        let at = self.told.queue.clock().now();
+        self.told.granted.lock().unwrap_or_else(PoisonError::into_inner).push((self.number, at));
+        self.told.thread.unpark();
+    }
+}
+
+impl Burst {
+    /// As the demo does it, at `rate` permits each second.
+    pub(crate) fn at(rate: u32) -> Self {
+        Self { rate, tolerance: 0.03 }
+    }
+
+    /// The time from one permit to the next.
+    fn interval(self) -> Duration {
+        Duration::from_secs(1) / self.rate
+    }
+
+    /// The time after which the last one is to be served.
+    fn length(self) -> Duration {
+        Duration::from_secs(QUEUED as u64) / self.rate
+    }
+
+    /// Sends the requests, and has `show` see how they stand until all are served, or should long have been.
+    pub(crate) fn run(self, mut show: impl FnMut(&Timeline)) -> Timeline {
+        let bucket = TokenBucket::new(Rate::per_second(self.rate), BURST as u64);
+        let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), QUEUED as u64));
+        queue.attend_shared();
+        let told = Arc::new(Told {
+            queue: Arc::clone(&queue),
+            granted: Mutex::default(),
+            thread: thread::current(),
+        });
+        let mut waits: Vec<Option<Waits>> =
+            (0..REQUESTS).map(|_| Some(Box::pin(Acquire::new(Arc::clone(&queue), 1, 1)))).collect();
+        let begin = queue.clock().now();
+        let mut timeline =
+            Timeline { burst: self, now: Duration::ZERO, served: [None; REQUESTS], order: Vec::new() };
+        let mut look = |timeline: &mut Timeline, number: usize, at: Timestamp| {
+            let waker = Waker::from(Arc::new(Request { number, told: Arc::clone(&told) }));
+            let outcome =
+                waits[number].as_mut().map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker)));
+            if let Some(Poll::Ready(outcome)) = outcome {
+                waits[number] = None;
+                if outcome.is_ok() {
+                    timeline.served[number] = Some(at.saturating_since(begin));
+                    timeline.order.push(number);
+                }
+            }
+        };
+        for number in 0..REQUESTS {
+            look(&mut timeline, number, queue.clock().now());
+        }
+        let most = self.length() * 2 + Duration::from_secs(1);
+        while timeline.waiting() > 0 && timeline.now < most {
+            thread::park_timeout(FRAME);
+            let granted = core::mem::take(&mut *told.granted.lock().unwrap_or_else(PoisonError::into_inner));
+            for (number, at) in granted {
+                look(&mut timeline, number, at);
+            }
+            timeline.now = queue.clock().now().saturating_since(begin);
+            show(&timeline);
+        }
+        timeline
+    }
+}
+
+/// How the requests stand.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    burst: Burst,
+    now: Duration,
+    /// When each was served, after all of them came.
+    served: [Option<Duration>; REQUESTS],
+    /// Who was served, in that order.
+    order: Vec<usize>,
+}
+
+/// The places in a line of the picture: one for each permit that comes in, and one for the beginning.
+const PLACES: usize = QUEUED + 1;
+
+impl Timeline {
+    /// What happened.
+    pub(crate) fn heading() -> String {
+        format!("{REQUESTS} requests came at once to a queue in front of a token bucket")
+    }
+
+    /// What the queue is made of.
+    pub(crate) fn configured(&self) -> String {
+        format!("{}/s, burst {BURST}, {QUEUED} may wait", self.burst.rate)
+    }
+
+    /// What it promises.
+    pub(crate) fn bound(&self) -> String {
+        format!("{REQUESTS} in order, in {:?}", self.burst.length())
+    }
+
+    fn waiting(&self) -> usize {
+        REQUESTS - self.order.len()
+    }
+
+    /// Whether all were served, in their order and in time.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let Burst { tolerance, .. } = self.burst;
+        let length = self.burst.length();
+        let (Some(last), 0) = (self.served.iter().flatten().max(), self.waiting()) else {
+            return Verdict::Broken(format!("{} served", self.order.len()));
+        };
+        let text = format!("{REQUESTS} in {:.3}s", last.as_secs_f64());
+        if *last < length || last.as_secs_f64() > length.as_secs_f64() * (1.0 + tolerance) {
+            return Verdict::Broken(text);
+        }
+        Verdict::Held(text).and(self.order.is_sorted(), "not in order")
+    }
+
+    /// The picture: how each request waited and was served, in two columns, and how many waited.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{:.2}s: {} of {REQUESTS} served, {} wait",
+            self.now.as_secs_f64(),
+            self.order.len(),
+            self.waiting()
+        )];
+        let rows = REQUESTS / 2;
+        lines.extend((0..rows).map(|row| {
+            let both = format!("{}   {}", self.line(row), self.line(row + rows));
+            both.trim_end().to_owned()
+        }));
+        lines.push(format!("   {}  waiting, of {QUEUED}", self.lengths()));
+        lines
+    }
+
+    /// The place in a line at which something happened.
+    fn place(&self, at: Duration) -> usize {
+        let place = at.as_nanos() / self.burst.interval().as_nanos().max(1);
+        usize::try_from(place).unwrap_or(PLACES).min(PLACES - 1)
+    }
+
+    /// A request's line.
+    fn line(&self, number: usize) -> String {
+        let (line, end) = match self.served[number] {
+            Some(at) => ("·".repeat(self.place(at)) + "■", format!("{:.2}s", at.as_secs_f64())),
+            None => ("·".repeat(self.place(self.now) + 1), String::new()),
+        };
+        format!("{:>2} {line:<PLACES$} {end:>6}", number + 1)
+    }
+
+    /// How many waited at the end of each place, as far as that is known.
+    fn lengths(&self) -> String {
+        const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let waited = |place: usize| {
+            let served = self.served.iter().flatten().filter(|at| self.place(**at) <= place).count();
+            REQUESTS - served
+        };
+        let level = |place: usize| LEVELS[(waited(place) * 8).div_ceil(QUEUED).min(8)];
+        let known = self.place(self.now) + 1;
+        let text: String = (0..known).map(level).collect();
+        format!("{text:<PLACES$}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if each had been served in time.
+    fn served() -> Timeline {
+        let every = Duration::from_millis(200);
+        let at = |number: usize| Some(every * u32::try_from(number.saturating_sub(BURST - 1)).unwrap());
+        Timeline {
+            burst: Burst::at(5),
+            now: Duration::from_secs(5),
+            served: core::array::from_fn(at),
+            order: (0..REQUESTS).collect(),
+        }
+    }
+
+    #[test]
+    fn all_in_order_and_in_time_is_what_is_promised() {
+        assert_eq!(served().verdict(), Verdict::Held("30 in 5.000s".into()));
+        assert_eq!(served().bound(), "30 in order, in 5s");
+        assert_eq!(served().configured(), "5/s, burst 5, 25 may wait");
+    }
+
+    #[test]
+    fn too_late_too_early_out_of_order_and_too_few_are_not() {
+        let with = |change: fn(&mut Timeline)| {
+            let mut timeline = served();
+            change(&mut timeline);
+            timeline.verdict()
+        };
+        let last = |timeline: &mut Timeline, at| timeline.served[29] = Some(Duration::from_millis(at));
+        let mut timeline = served();
+        for (at, held) in [(4_999, false), (5_000, true), (5_149, true), (5_151, false)] {
+            last(&mut timeline, at);
+            assert_eq!(timeline.verdict().held(), held, "{at}");
+        }
+        assert!(!with(|timeline| timeline.order.swap(10, 11)).held());
+        let lost = with(|timeline| {
+            timeline.order.pop();
+            timeline.served[29] = None;
+        });
+        assert_eq!(lost, Verdict::Broken("29 served".into()));
+    }
+
+    #[test]
+    fn the_picture_shows_who_waits_how_long_and_how_many() {
+        let mut timeline = served();
+        let lines = timeline.lines();
+        assert_eq!(lines[0], "5.00s: 30 of 30 served, 0 wait");
+        assert_eq!(
+            lines[1],
+            format!(" 1 ■{}  0.00s   16 {}■{}  2.20s", " ".repeat(25), "·".repeat(11), " ".repeat(14))
+        );
+        assert_eq!(
+            lines[15],
+            format!("15 {}■{}  2.00s   30 {}■  5.00s", "·".repeat(10), " ".repeat(15), "·".repeat(25))
+        );
+        assert!(lines[16].contains("█") && lines[16].contains("▁ ") && lines.len() == 17);
+        assert!(lines.iter().all(|line| line.chars().count() < 80), "{lines:?}");
+
+        timeline.now = Duration::from_secs(1);
+        timeline.order.truncate(10);
+        timeline.served[10..].fill(None);
+        let lines = timeline.lines();
+        assert_eq!(lines[0], "1.00s: 10 of 30 served, 20 wait");
+        assert_eq!(lines[1].trim_start_matches(" 1 ■").trim_start(), "0.00s   16 ······");
+    }
+
+    #[test]
+    fn a_burst_is_served_in_its_order_and_not_before_its_time() {
+        let mut frames = 0;
+        let timeline = Burst { rate: 100, tolerance: 10.0 }.run(|timeline| {
+            frames += 1;
+            assert!(timeline.order.len() >= BURST);
+        });
+        assert!(frames > 1);
+        assert!(timeline.verdict().held(), "{timeline:?}");
+        for (number, at) in timeline.served.iter().flatten().enumerate() {
+            let due = Duration::from_millis(10) * u32::try_from(number.saturating_sub(BURST - 1)).unwrap();
+            assert!(*at >= due, "{number}: {timeline:?}");
+        }
+    }
+}
