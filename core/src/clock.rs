@@ -54,6 +54,23 @@ impl<C: Clock + ?Sized> Clock for &C {
     }
 }
 
+/// No clock, for limiters that do not look at the time, say a [`Concurrency`](crate::Concurrency): it always says [`Timestamp::ZERO`], and costs nothing. What depends on time, a
+/// deadline say, never comes.
+///
+/// ```
+/// use portcullis_core::{Clock, Timeless, Timestamp};
+/// assert_eq!(Timeless.now(), Timestamp::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timeless;
+
+impl Clock for Timeless {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO
+    }
+}
+
 /// A limiter and the clock that it is asked at.
 ///
 /// `Clocked<&L, &C>` works as well as one that owns both.

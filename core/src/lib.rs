@@ -105,7 +105,7 @@ pub use all_of::{AllLease, AllOf, DeniedBy, Limits};
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]
 pub use clock::TscClock;
-pub use clock::{Clock, Clocked};
+pub use clock::{Clock, Clocked, Timeless};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, MonotonicClock};
 pub use concurrency::Concurrency;

@@ -8,10 +8,9 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 use portcullis_async::Queue;
-use portcullis_core::Concurrency;
+use portcullis_core::{Concurrency, Timeless};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
-use crate::rows::waiting::NoClock;
 
 pub(crate) fn rows() -> Vec<Contest> {
     let row = |row, come: Come| Contest {
@@ -35,7 +34,7 @@ enum Come {
 
 fn ours(come: Come) -> Contestant {
     let queue: CachePadded<Queue<_, _>> =
-        CachePadded::new(Queue::new(Concurrency::new(1), NoClock, u64::MAX));
+        CachePadded::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX));
     contending("portcullis", come, move |work| queue.blocking_acquire(1).map(|_lease| work()).is_ok())
 }
 

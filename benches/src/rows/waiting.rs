@@ -15,7 +15,7 @@ use crossbeam_utils::CachePadded;
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
 use portcullis_async::{Queue, QueueCounts};
-use portcullis_core::{Clock, CoarseClock, Concurrency, MonotonicClock, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Clock, CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 use executor::{Executor, yield_once};
@@ -67,20 +67,11 @@ impl Outcome for async_lock::SemaphoreGuard<'_> {
     }
 }
 
-/// Costs nothing: a concurrency limit does not look at the time.
-pub(super) struct NoClock;
-
-impl Clock for NoClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::ZERO
-    }
-}
-
-impl Semaphore for Queue<Concurrency, NoClock> {
+impl Semaphore for Queue<Concurrency, Timeless> {
     const NAME: &'static str = "portcullis";
 
     fn new(permits: u32) -> Self {
-        Queue::new(Concurrency::new(permits), NoClock, u64::MAX)
+        Queue::new(Concurrency::new(permits), Timeless, u64::MAX)
     }
 
     fn acquire(&self) -> impl Future<Output: Outcome> + Send {
@@ -136,7 +127,7 @@ macro_rules! contest {
             row: $row,
             threads: 1,
             expected: Expected::Granted,
-            ours: $contestant::<Queue<Concurrency, NoClock>>($($argument),*),
+            ours: $contestant::<Queue<Concurrency, Timeless>>($($argument),*),
             peers: vec![
                 $contestant::<tokio::sync::Semaphore>($($argument),*),
                 $contestant::<async_lock::Semaphore>($($argument),*),
