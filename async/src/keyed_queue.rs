@@ -26,7 +26,7 @@ use crate::source::{Each, Source};
 /// **Bound.** The table's, and at most [`max_permits`](Self::new) queued permits for each key, and [`max_waiters`](Self::with_max_waiters) waits for all keys together, by default 4,096. Where a queue is newest first,
 /// those of the same key are evicted alone.
 ///
-/// **A key that finds no entry** ([`Denied::Crowded`]) waits like any other, and asks again when an entry may have become free. While somebody waits for a key, and it is denied, its entry is in use, as it is for
+/// **A key that finds no entry** ([`Denied::Crowded`]) waits like any other, and asks again after the table's staleness. While somebody waits for a key, and it is denied, its entry is in use, as it is for
 /// everybody.
 ///
 /// **Cost.** As of a queue; and to wait, to release while somebody waits, and to be granted is a walk over the *keys* for which somebody waits that are in the same one of 32 bins (16 on 32-bit
