@@ -4,16 +4,13 @@
 //! `cargo xtask bench-check` runs this and compares with the baseline.
 
 use core::hint::black_box;
-use core::pin::{Pin, pin};
-use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use portcullis_async::{Acquire, Queue};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow, Counted, Denied,
     FixedWindow, Keyed, KeyedWord, LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate,
-    Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timeless, Timestamp, TokenBucket, Unlimited, Word,
+    Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -358,58 +355,6 @@ fn sweep((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
     black_box(pool).sweep(black_box(START))
 }
 
-/// A queue around a limit of one permit.
-fn queue() -> &'static Queue<Concurrency, Timeless> {
-    Box::leak(Box::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX)))
-}
-
-type Wait = Pin<Box<Acquire<&'static Queue<Concurrency, Timeless>>>>;
-
-/// Waits behind one that holds the permit.
-fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
-    let queue = queue();
-    let mut waits: Vec<Wait> = (0..=OPERATIONS).map(|_| Box::pin(queue.acquire(1))).collect();
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(queue.try_acquire(1).expect("free").forget() == 1);
-    assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut context).is_pending()));
-    (queue, waits)
-}
-
-// Nobody waits.
-#[library_benchmark(teardown = all_granted)]
-#[bench::queue(queue())]
-fn acquire(queue: &'static Queue<Concurrency, Timeless>) -> u64 {
-    let mut context = Context::from_waker(Waker::noop());
-    count(|_| {
-        let lease = pin!(black_box(queue).acquire(black_box(1))).poll(&mut context);
-        matches!(black_box(lease), Poll::Ready(Ok(_)))
-    })
-}
-
-// Each wait is granted by a release, and claims it.
-#[library_benchmark(teardown = all_granted)]
-#[bench::queue(crowd())]
-fn hand_over((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
-    let mut context = Context::from_waker(Waker::noop());
-    let waits = waits.leak();
-    count(|i| {
-        black_box(queue).release(black_box(1));
-        match waits[i as usize].as_mut().poll(&mut context) {
-            Poll::Ready(Ok(lease)) => lease.forget() == 1,
-            _ => false,
-        }
-    })
-}
-
-// One that comes while others wait, and gives up.
-#[library_benchmark(teardown = all_granted)]
-#[bench::queue(crowd())]
-fn give_up((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
-    let mut context = Context::from_waker(Waker::noop());
-    let _ = waits.leak();
-    count(|_| pin!(black_box(queue).acquire(black_box(1))).poll(&mut context).is_pending())
-}
-
 library_benchmark_group!(
     name = hot_paths,
     benchmarks = [
@@ -431,10 +376,7 @@ library_benchmark_group!(
         cycle,
         claim,
         release,
-        sweep,
-        acquire,
-        hand_over,
-        give_up
+        sweep
     ]
 );
 main!(library_benchmark_groups = hot_paths);

@@ -15,7 +15,7 @@ use std::task::Wake;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
-use portcullis_async::{Acquire, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer};
+use portcullis_async::{Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer};
 use portcullis_core::{
     Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, Rate, Receipt, Retry,
     Timestamp, TokenBucket,
@@ -376,8 +376,39 @@ impl<P: Deref<Target: Limiter>> Task<P> {
     }
 }
 
+/// A wait for all permits to come back.
+pub struct Drain<L: Limiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
+
+impl<L: Limiter> fmt::Debug for Drain<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Drain").field(&self.1).finish_non_exhaustive()
+    }
+}
+
+impl<L: Limiter> Drain<L> {
+    /// One that has been polled, and whether it is over.
+    pub fn polled(queue: &Arc<Queued<L>>) -> (Self, bool) {
+        let mut drain = Self(Box::pin(Drained::new(Arc::clone(queue))), Woken::new());
+        let over = drain.poll();
+        (drain, over)
+    }
+
+    /// Polls it with a waker that it has not had before, and says whether it is over.
+    pub fn poll(&mut self) -> bool {
+        turn();
+        self.1 = Woken::new();
+        let waker = Waker::from(Arc::clone(&self.1));
+        self.0.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+    }
+
+    /// Whether it is over, polled once more if it has been woken.
+    pub fn is_over(&mut self) -> bool {
+        self.1.is_woken() && self.poll()
+    }
+}
+
 /// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of the others sleeps for want of permits and not for
-/// want of a call, and every permit of `limit` is free or in one of `tasks`. Afterwards they are all free.
+/// want of a call, those who have permits have what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they are all free.
 pub fn ends_well<'t, L: Limiter + 'static, C: Clock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
@@ -406,6 +437,7 @@ pub fn lines_end_well<'t, P: Deref<Target: Limiter> + 't>(
             assert!(waiters > 0 || free() < task.n.into(), "sleeps though its permits are free");
             waiters += 1;
         }
+        assert!(task.permits() == 0 || task.permits() == task.n.into(), "not what it waited for");
         out += task.permits();
     }
     assert_eq!(free() + out, limit, "what is free, and what is out");

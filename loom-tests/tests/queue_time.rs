@@ -168,6 +168,27 @@ fn a_deadline_beside_a_release_makes_way_for_the_next() {
 }
 
 #[test]
+fn a_release_beside_deadlines_makes_way_for_who_is_behind_them() {
+    explore(|| {
+        let queue = timed(Concurrency::new(1), Order::OldestFirst);
+        let held = hold(&queue, 1);
+        let mut first = Task::polled_until(&queue, 1, 1);
+        let mut second = Task::polled_until(&queue, 1, 1);
+        let mut third = Task::polled(&queue, 1);
+        let time = beside_of(&queue, |queue| queue.clock().advance_to(2));
+        turn();
+        drop(held);
+        join(time);
+        assert!(first.is_served(), "released, or late");
+        if first.permits() == 0 {
+            // More than one batch of wakes.
+            assert!(second.is_served() && third.is_served(), "sleeps though its permits are free");
+        }
+        ends_well(&queue, 1, [&mut first, &mut second, &mut third]);
+    });
+}
+
+#[test]
 fn one_who_gives_up_at_its_deadline_leaves_once() {
     explore(|| {
         let queue = timed(Concurrency::new(1), Order::OldestFirst);

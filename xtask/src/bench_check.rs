@@ -82,6 +82,8 @@ fn measure(context: &Context) -> Result<Paths, String> {
         "portcullis-bench",
         "--bench",
         "instructions",
+        "--bench",
+        "instructions_waits",
     ]);
     cargo.env("GUNGRAUN_RUNNER", setup::callgrind_runner(context)).env("GUNGRAUN_HOME", &home);
     command::run(&mut cargo)?;

@@ -165,15 +165,23 @@ const LINE: &str = "core/src/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
 const KEYED_ARRAY: &str = "core/src/keyed_array.rs";
 const TABLE: &str = "core/src/table.rs";
-const QUEUE: &str = "async/src/queue.rs";
+const HALL: &str = "async/src/hall.rs";
+const ADMIT: &str = "async/src/hall/admit.rs";
+const SERVE: &str = "async/src/hall/serve.rs";
+const WAITS: &str = "async/src/hall/waits.rs";
+const DRIVER: &str = "async/src/hall/driver.rs";
+const MARKS: &str = "async/src/marks.rs";
 const LIST: &str = "async/src/list.rs";
+const DRIVE: &str = "async/src/drive.rs";
+const QUEUE: &str = "async/src/queue.rs";
+const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
 const SEED: &str = "core/src/seed.rs";
 const SLIDING_WINDOW: &str = "core/src/sliding_window.rs";
 const CONCURRENCY: &str = "core/src/concurrency.rs";
 const LEASE_POOL: &str = "core/src/lease_pool.rs";
 const LIVE: &str = "core/src/live.rs";
 
-/// Every ordering above `Relaxed`, weakened; and of each algorithm some check left out or transition broken.
+/// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each algorithm some check left out or transition broken.
 const MUTANTS: &[Mutant] = &[
     Mutant {
         file: TOKEN_BUCKET,
@@ -403,6 +411,74 @@ const MUTANTS: &[Mutant] = &[
         text: "available - old.cast_signed() + limit.cast_signed()",
         by: "available.min(limit.cast_signed())",
         model: ("concurrency", "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two"),
+    },
+    // The mark that somebody waits: not set, not taken off, lost to whatever else happens to the word, or not looked at.
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn watch(&self",
+        text: "self.state.set(WAITED, Relaxed);",
+        by: "",
+        model: (
+            "concurrency",
+            "wide::one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found",
+        ),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn watch(&self",
+        text: "self.state.clear(WAITED, Relaxed);",
+        by: "",
+        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn watch(&self",
+        text: "self.state.set(WAITED, Relaxed);",
+        by: "self.state.store(self.state.load(Relaxed) | WAITED, Relaxed);",
+        model: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn watch(&self",
+        text: "self.state.clear(WAITED, Relaxed);",
+        by: "self.state.store(self.state.load(Relaxed) & !WAITED, Relaxed);",
+        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "pub fn set_limit(&self",
+        text: " | state & WAITED",
+        by: "",
+        model: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "pub fn set_limit(&self",
+        text: "| state & WAITED",
+        by: "| WAITED",
+        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn give_back(&self",
+        text: "before & WAITED != 0",
+        by: "before & WAITED > WAITED",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    // What is out is passed on though it is more than there should be; or others are free, and that is not said.
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn pass_on(&self",
+        text: "(available >= 0).then_some(available > 0)",
+        by: "Some(available > 0)",
+        model: ("queue_handover", "what_is_released_after_a_lower_limit_is_handed_to_nobody"),
+    },
+    Mutant {
+        file: CONCURRENCY,
+        within: "fn pass_on(&self",
+        text: "available > 0",
+        by: "false",
+        model: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
     },
     Mutant {
         file: LEASE_POOL,
@@ -888,193 +964,470 @@ const MUTANTS: &[Mutant] = &[
     },
     // The queue of waits: who gives back and who queues.
     Mutant {
-        file: QUEUE,
-        within: "unsafe fn enqueue(&self",
+        file: HALL,
+        within: "fn grant(&self",
         text: "fence(SeqCst);",
         by: "",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
     },
     Mutant {
-        file: QUEUE,
-        within: "fn grant(&self)",
+        file: ADMIT,
+        within: "fn raise(&self",
         text: "fence(SeqCst);",
         by: "",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
     },
     Mutant {
-        file: QUEUE,
-        within: "unsafe fn enqueue(&self",
-        text: "self.gate.fetch_or(WAITED, Relaxed);",
+        file: ADMIT,
+        within: "fn raise(&self",
+        text: "self.gate.fetch_or(bit, Relaxed);",
+        by: "",
+        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: ADMIT,
+        within: "fn raise(&self",
+        text: "self.source.watch(true);",
         by: "",
         model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
-    // No second question to the limiter.
     Mutant {
-        file: QUEUE,
-        within: "fn admit(&self",
-        text: "self.order == Order::NewestFirst || inner.list.end(End::First).is_none()",
+        file: HALL,
+        within: "fn released(&self",
+        text: "watched != Some(false)",
+        by: "watched.is_none()",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    // No second question to the limiter; or one past those who wait.
+    Mutant {
+        file: ADMIT,
+        within: "fn admit(",
+        text: "self.options.order == Order::NewestFirst || head.is_none()",
         by: "false",
         model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
-    // A second question past those who wait.
     Mutant {
-        file: QUEUE,
-        within: "fn admit(&self",
-        text: "self.order == Order::NewestFirst || inner.list.end(End::First).is_none()",
+        file: ADMIT,
+        within: "fn admit(",
+        text: "self.options.order == Order::NewestFirst || head.is_none()",
         by: "true",
-        model: ("queue", "a_release_that_finds_somebody_queue_is_granted_by_that_one"),
+        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
     },
-    // Who marks, and who lets go of the list.
+    // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not told.
     Mutant {
-        file: QUEUE,
-        within: "fn wake_and_grant(&self",
-        text: "fence(SeqCst);",
-        by: "",
-        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
-    },
-    // Nobody looks at the mark after letting go.
-    Mutant {
-        file: QUEUE,
-        within: "fn with<T>(&self",
-        text: "self.wake_and_grant(wakes);",
-        by: "wakes.wake();",
-        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "pub fn counts(&self)",
-        text: "self.with(|inner, _| inner.counts)",
-        by: "self.lock.lock(|| unsafe { (*self.inner.get()).counts })",
-        model: ("queue", "a_release_that_finds_the_counts_being_read_is_granted_by_the_reader"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "fn wake_and_grant(&self",
-        text: "if drained.is_none() {",
-        by: "if { wakes.wake(); drained.is_none() || true } {",
-        model: ("queue", "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted"),
-    },
-    // A mark that is no read-modify-write.
-    Mutant {
-        file: QUEUE,
-        within: "fn grant(&self)",
-        text: "self.marked.swap(true,",
-        by: "self.marked.store(true,",
-        model: ("queue", "two_releases_at_once_are_both_found_by_one_who_looks_meanwhile"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
-        text: "self.marked.swap(true,",
-        by: "self.marked.store(true,",
-        model: ("queue", "a_release_beside_a_head_that_gives_up_is_found_by_one_who_looks_meanwhile"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "fn drain(&self",
-        text: "self.marked.swap(true,",
-        by: "self.marked.store(true,",
-        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "fn drain(&self",
-        text: "self.marked.swap(false, Ordering::Acquire)",
-        by: "self.marked.swap(false, Relaxed)",
-        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
-    },
-    // No mark.
-    Mutant {
-        file: QUEUE,
-        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
-        text: "self.marked.swap(true, Relaxed);",
-        by: "",
-        model: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "fn drain(&self",
-        text: "self.marked.swap(true, Relaxed);",
-        by: "",
-        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "fn give_back(&self",
-        text: "self.grant();",
-        by: "",
-        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
-    },
-    // What a wait's state was before the list was held.
-    Mutant {
-        file: QUEUE,
-        within: "unsafe fn cancel(&self, node: NonNull<Node>) {",
-        text: "if Node::state(node) != State::Waiting",
-        by: "if false",
-        model: ("queue", "one_who_gives_up_beside_its_eviction_leaves_once"),
-    },
-    Mutant {
-        file: QUEUE,
-        within: "unsafe fn outcome(&self",
-        text: "let waits = Node::state(node) == State::Waiting;",
-        by: "let waits = true;",
-        model: ("queue", "a_waker_that_is_replaced_beside_a_grant_is_not_the_one_that_is_missed"),
-    },
-    // The gate is lowered while somebody waits.
-    Mutant {
-        file: QUEUE,
+        file: HALL,
         within: "Drop for Leave<",
-        text: ".is_none()",
-        by: ".is_none() | true",
-        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+        text: "!CLOSED & !occupied",
+        by: "!CLOSED",
+        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: HALL,
+        within: "Drop for Leave<",
+        text: "if occupied == 0 {",
+        by: "if true {",
+        model: ("queue_limits", "one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well"),
+    },
+    Mutant {
+        file: HALL,
+        within: "Drop for Leave<",
+        text: "self.0.source.watch(false);",
+        by: "",
+        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
     // Newcomers get past those who wait.
     Mutant {
         file: QUEUE,
         within: "fn pass(&self",
-        text: "gate & WAITED != 0",
+        text: "self.hall.is_waited_for(())",
         by: "false",
         model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
     },
     Mutant {
-        file: QUEUE,
-        within: "fn try_now(&self, min: u32, max: u32) -> Option<Result<(u32, Receipt), Rejected>> {",
-        text: "gate & WAITED != 0",
-        by: "false",
+        file: WAITS,
+        within: "fn try_now(&self, key: S::Key",
+        text: "CLOSED | Self::bit(key)",
+        by: "CLOSED",
         model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
     },
-    // A close takes what is free.
     Mutant {
-        file: QUEUE,
-        within: "fn drain(&self",
-        text: "if inner.closed {",
-        by: "if inner.closed && (self.take(now, min, max).is_ok() || true) {",
+        file: KEYED_QUEUE,
+        within: "fn take_at(",
+        text: "!hall.is_waited_for(self.address)",
+        by: "true",
+        model: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn take_past_others(",
+        text: "inner.bins[S::bin(key, B)].head(key).is_none()",
+        by: "inner.bins[0].head(key).is_none() || true",
+        model: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
+    },
+    // Who marks, and who lets go of the lines.
+    Mutant {
+        file: MARKS,
+        within: "fn are_left<",
+        text: "fence(SeqCst);",
+        by: "",
+        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+    },
+    Mutant {
+        file: MARKS,
+        within: "fn leave(&self",
+        text: "SeqCst",
+        by: "crate::sync::atomic::Ordering::Acquire",
+        model: (
+            "queue_limits",
+            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
+        ),
+    },
+    Mutant {
+        file: MARKS,
+        within: "fn take(&self",
+        text: "swap(0, SeqCst)",
+        by: "swap(0, crate::sync::atomic::Ordering::Release)",
+        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+    },
+    // A mark that is no read-modify-write.
+    Mutant {
+        file: MARKS,
+        within: "fn leave(&self",
+        text: "self.0.fetch_or(bits, SeqCst);",
+        by: "self.0.store(self.0.load(Relaxed) | bits, SeqCst);",
+        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+    },
+    Mutant {
+        file: MARKS,
+        within: "fn take(&self",
+        text: "self.0.swap(0, SeqCst)",
+        by: "{ let bits = self.0.load(SeqCst); self.0.store(0, SeqCst); bits }",
+        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+    },
+    // No mark, or that of another line.
+    Mutant {
+        file: HALL,
+        within: "fn grant(&self",
+        text: "self.marks.leave(bin);",
+        by: "",
+        model: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn grant(&self",
+        text: "self.marks.leave(bin);",
+        by: "self.marks.leave(1);",
+        model: ("queue_keyed", "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn grant(&self",
+        text: "Some(key)",
+        by: "None",
+        model: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn mark(&self",
+        text: "self.marks.leave(Self::bit(key));",
+        by: "let _ = key;",
+        model: (
+            "queue_limits",
+            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
+        ),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn cancel(&self, node: NonNull<Node<S::Key>>)",
+        text: "if next.is_some() {",
+        by: "if false {",
+        model: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn grant_all(&self",
+        text: "inner.occupied & !DRAINED",
+        by: "inner.occupied & 1",
+        model: ("queue_keyed", "waits_for_two_keys_beside_a_higher_limit_are_granted"),
+    },
+    // A mark that goes with a panic, or with a full batch.
+    Mutant {
+        file: MARKS,
+        within: "Drop for Unless<",
+        text: "if self.bits != 0",
+        by: "if false",
         model: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
-    // Nobody who is evicted is told.
     Mutant {
-        file: QUEUE,
-        within: "fn admit(&self",
-        text: "wakes.push(inner.list.settle(oldest, State::Evicted, None));",
-        by: "let _ = inner.list.settle(oldest, State::Evicted, None);",
+        file: SERVE,
+        within: "fn serve(",
+        text: "self.marks.unless_forgotten(Self::bit(key))",
+        by: "self.marks.unless_forgotten(0)",
+        model: (
+            "queue_limits",
+            "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call",
+        ),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "marks.bits |= key.map_or(1, Self::bit);",
+        by: "",
+        model: ("queue_time", "a_release_beside_deadlines_makes_way_for_who_is_behind_them"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "|due| due <= now) {\n            marks.bits |= 1;",
+        by: "|due| due <= now) {",
+        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "if wakes.is_full() {\n                        marks.bits |= 1;",
+        by: "if wakes.is_full() {",
+        model: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "if wakes.is_full() {\n                    marks.bits |= 1;",
+        by: "if wakes.is_full() {",
+        model: ("queue_limits", "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told"),
+    },
+    // Nobody looks at the marks after letting go.
+    Mutant {
+        file: HALL,
+        within: "fn with<T>(&self",
+        text: "self.wake_and_grant(&mut wakes);",
+        by: "wakes.wake();",
+        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn enqueue(&self",
+        text: "self.marks.are_left::<R>()",
+        by: "false",
+        model: ("queue", "a_release_that_finds_somebody_queue_is_granted_by_that_one"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn wake_and_grant(&self",
+        text: "!self.try_grant(None, wakes)",
+        by: "{ self.try_grant(None, wakes); wakes.wake(); true }",
+        model: ("queue", "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn take_past_others(",
+        text: "self.wake_and_grant(&mut wakes);",
+        by: "wakes.wake();",
+        model: (
+            "queue_keyed",
+            "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile",
+        ),
+    },
+    Mutant {
+        file: HALL,
+        within: "Drop for GrantAll<",
+        text: "self.0.wake_and_grant(&mut Wakes::new());",
+        by: "",
+        model: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
+    },
+    // A hand-over: the same; others are free, and nobody is told, or the gate stays raised.
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "if self.marks.are_left::<R>() {",
+        by: "if false {",
+        model: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "if self.marks.are_left::<R>() {",
+        by: "if false {",
+        model: (
+            "queue_handover",
+            "a_permit_that_is_handed_to_the_last_one_beside_a_release_leaves_that_to_all",
+        ),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "if goes_on {",
+        by: "if false && goes_on {",
+        model: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "if !others_are_free {",
+        by: "if true {",
+        model: ("queue_handover", "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "let panicking = GrantAll(self);",
+        by: "let panicking = ();",
+        model: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
+    },
+    // It hands over what is not waited for, or nothing.
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "min != n || max != n || ",
+        by: "min > max || ",
+        model: ("queue_handover", "one_permit_is_not_handed_to_who_waits_for_two"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "handed.is_some()",
+        by: "true",
+        model: ("queue_handover", "a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn hand_over(&self",
+        text: "else { return false }",
+        by: "else { return true }",
+        model: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
+    },
+    // What a wait's state was before the lines were held.
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn cancel(&self, node: NonNull<Node<S::Key>>)",
+        text: "if Node::state(node) != State::Waiting {",
+        by: "if false {",
+        model: ("queue", "a_permit_that_was_granted_and_not_claimed_guards_data"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn outcome(&self",
+        text: "let waits = Node::state(node) == State::Waiting;",
+        by: "let waits = true;",
+        model: ("queue", "a_permit_that_is_handed_over_guards_data"),
+    },
+    // A grant that nobody claims.
+    Mutant {
+        file: WAITS,
+        within: "fn give_back(&self",
+        text: "self.released(key, None);",
+        by: "",
+        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+    },
+    // Those who wait for all to come back are forgotten, or told too early.
+    Mutant {
+        file: HALL,
+        within: "fn grant(&self",
+        text: "(bin | DRAINED)",
+        by: "bin",
+        model: ("queue_limits", "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
+        text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
+        by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
+        model: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
+        text: "inner.occupied |= DRAINED;",
+        by: "",
+        model: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: " && self.is_drained()",
+        by: "",
+        model: (
+            "queue_limits",
+            "one_who_is_told_by_a_third_one_that_all_has_come_back_sees_what_the_holder_wrote",
+        ),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn is_drained(&self",
+        text: "fence(Acquire);",
+        by: "",
+        model: (
+            "queue_limits",
+            "one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_holder_wrote",
+        ),
+    },
+    // A close tells nobody, or takes what is free; nobody who is evicted is told.
+    Mutant {
+        file: HALL,
+        within: "fn close(&self",
+        text: "self.drain(inner, wakes, None);",
+        by: "",
+        model: ("queue", "a_request_beside_a_close_is_told"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "self.settle(inner, wakes, head, State::Closed, None, now);",
+        by: "let taken = take(&self.source.at(unsafe { (*head.as_ptr()).key }), now, 1, 1);\n                    self.settle(inner, wakes, head, State::Closed, taken.ok().filter(|_| false), now);",
+        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn settle(",
+        text: "wakes.push(waker);",
+        by: "if outcome != State::Evicted {\n            wakes.push(waker);\n        }",
         model: ("queue", "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has"),
     },
-    // The driver sleeps on.
+    // The timer stays armed for what was due before.
     Mutant {
-        file: QUEUE,
-        within: "unsafe fn enqueue(&self",
-        text: "wakes.push(inner.driver.take());",
-        by: "",
-        model: ("queue", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+        file: DRIVER,
+        within: "fn turns(&self",
+        text: "load(SeqCst)",
+        by: "load(Relaxed)",
+        model: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
     },
     Mutant {
-        file: QUEUE,
-        within: "fn tell_next(&self",
-        text: "wakes.push(inner.driver.take());",
-        by: "",
-        model: ("queue", "a_driver_learns_of_a_head_that_gives_up_beside_its_look"),
+        file: DRIVER,
+        within: "fn next(&self",
+        text: "fetch_add(1, SeqCst)",
+        by: "fetch_add(1, Relaxed)",
+        model: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
     },
-    // The hand-over.
+    Mutant {
+        file: DRIVE,
+        within: "fn tend(&self, waker: &Waker) {",
+        text: "self.turns() == turn",
+        by: "turn == turn",
+        model: ("queue_time", "a_timer_that_fires_beside_a_new_head_is_armed_for_that"),
+    },
+    Mutant {
+        file: DRIVE,
+        within: "fn drive(&self, waker: &Waker) -> bool {",
+        text: "self.turns() == turn",
+        by: "turn == turn",
+        model: ("queue_time", "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed"),
+    },
+    Mutant {
+        file: DRIVER,
+        within: "fn tell(",
+        text: "wakes.push(told);",
+        by: "drop(told);",
+        model: ("queue_time", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+    },
+    // A deadline makes way for nobody.
+    Mutant {
+        file: SERVE,
+        within: "fn keep_agenda(",
+        text: "self.serve(inner, wakes, next, as_of, now);",
+        by: "let _ = next;",
+        model: ("queue_time", "a_deadline_beside_a_release_makes_way_for_the_next"),
+    },
+    // What came before a grant.
     Mutant {
         file: LIST,
         within: "unsafe fn state(",
