@@ -64,7 +64,8 @@ pub struct Hall<S: Source, C, R, H, const B: usize> {
     gate: AtomicUsize,
     /// A bit for each bin of which something may have become free since its lines were last gone through.
     marks: Marks,
-    /// The permits that are waited for, as far as they fit.
+    /// Those who wait, and the permits that they wait for, as far as they fit. Both change under the lock.
+    waiters: AtomicU32,
     queued: AtomicU32,
     /// How often those have asked who arm the timer. Changes under the lock.
     turns: AtomicU32,
@@ -121,6 +122,7 @@ impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
                 options,
                 gate: AtomicUsize::new(0),
                 marks: Marks::new(),
+                waiters: AtomicU32::new(0),
                 queued: AtomicU32::new(0),
                 turns: AtomicU32::new(0),
                 lock,
@@ -133,8 +135,8 @@ impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
 impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
     /// The same with another hook. Nobody waits yet.
     pub(crate) fn with_hook<G>(self, hook: G) -> Hall<S, C, R, G, B> {
-        let Self { source, clock, options, gate, marks, queued, turns, lock, inner, .. } = self;
-        Hall { source, clock, hook, options, gate, marks, queued, turns, lock, inner }
+        let Self { source, clock, options, gate, marks, waiters, queued, turns, lock, inner, .. } = self;
+        Hall { source, clock, hook, options, gate, marks, waiters, queued, turns, lock, inner }
     }
 }
 
@@ -230,6 +232,20 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S
     }
 }
 
+/// Permits that are to be handed over, and are released if a clock or a limiter panics meanwhile.
+struct Unreleased<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
+    hall: &'h Hall<S, C, R, H, B>,
+    key: S::Key,
+    n: u32,
+}
+
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Unreleased<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        self.hall.source.at(self.key).release(self.n);
+        self.hall.mark(self.key);
+    }
+}
+
 /// What was granted.
 pub(crate) type Grant = (u32, Receipt);
 
@@ -295,6 +311,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     where
         H: Hook,
     {
+        let unreleased = Unreleased { hall: self, key, n };
         let handed = self.lock.try_lock(|| {
             let leave = Leave(self);
             // SAFETY: under the lock.
@@ -316,11 +333,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 Node::settle(head, State::Granted);
             }
             if !others_are_free {
-                // The gate stays raised, also if nobody waits any more: where there is no permit, it keeps nobody out, and whoever releases one finds out.
+                // The gate stays raised, also if nobody waits any more: as a rule somebody will again, before the next release, which lowers it.
                 mem::forget(leave);
             }
             Some((waker, others_are_free && next.is_some()))
         });
+        mem::forget(unreleased);
         let Some(handed) = handed else { return false };
         let is_handed = handed.is_some();
         let panicking = GrantAll(self);
@@ -382,9 +400,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Whether somebody waits in a key's bin.
+    /// Whether somebody waits in a key's bin. (A gate that was left raised keeps nobody out: nobody waits at all then.)
+    #[inline]
     pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
-        self.gate.load(Relaxed) & Self::bit(key) != 0
+        self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
     }
 
     /// Has all lines gone through.

@@ -1046,8 +1046,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "fn try_now(&self, key: S::Key",
-        text: "CLOSED | Self::bit(key)",
-        by: "CLOSED",
+        text: "self.is_waited_for(key)",
+        by: "false",
         model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
     },
     Mutant {

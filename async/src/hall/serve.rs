@@ -228,6 +228,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     pub(super) fn mirror(&self, inner: &Inner<S::Key, B>) {
+        self.waiters.store(inner.counts.waiters, Relaxed);
         self.queued.store(u32::try_from(inner.counts.permits).unwrap_or(u32::MAX), Relaxed);
     }
 

@@ -9,7 +9,7 @@ use portcullis_core::{Clock, Limiter, Receipt};
 
 use super::admit::{earliest, exceeds};
 use super::serve::take;
-use super::{CLOSED, DRAINED, Grant, Hall};
+use super::{DRAINED, Grant, Hall};
 use crate::Rejected;
 use crate::hook::{Hook, Outcome, Waited};
 use crate::list::{End, Node, State, Wish};
@@ -88,11 +88,7 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
 
     #[inline]
     fn try_now(&self, key: S::Key, wish: Wish) -> Option<Grant> {
-        let barred = match self.options.order {
-            Order::OldestFirst => CLOSED | Self::bit(key),
-            Order::NewestFirst => CLOSED,
-        };
-        if self.gate.load(Relaxed) & barred != 0 {
+        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
             return None;
         }
         take(&self.source.at(key), self.clock.now(), wish.min, wish.max).ok()

@@ -1,0 +1,71 @@
+//! Permits that go from one to the next without having been free in between.
+
+mod support;
+
+use core::cell::Cell;
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+
+use portcullis_async::{Queue, Waited};
+use portcullis_core::{Clock, Concurrency, Timestamp};
+use support::{Task, now, queue};
+
+#[test]
+fn what_was_handed_over_and_is_released_for_later_can_be_taken_by_whoever_comes() {
+    let queue = queue(Concurrency::new(1), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    drop(held);
+    // The gate has stayed raised.
+    Queue::release_later(wait.outcome().unwrap());
+    drop(queue.try_acquire(1).expect("nobody waits, and the permit is free"));
+    drop(now(queue.acquire(1)).unwrap());
+    assert_eq!(queue.counts().waiters, 0);
+}
+
+#[test]
+fn a_permit_that_is_handed_over_stays_taken() {
+    let queue = queue(Concurrency::new(2), 9);
+    let [one, _other] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
+    let wait = Task::waiting(queue.acquire(1));
+    drop(one);
+    assert_eq!(queue.available(), 0);
+    let lease = wait.outcome().unwrap();
+    assert!(queue.try_acquire(1).is_err());
+    drop(lease);
+    assert_eq!(queue.available(), 1);
+}
+
+#[test]
+fn what_is_more_than_the_limit_by_now_is_not_handed_over() {
+    let queue = queue(Concurrency::new(2), 9);
+    let [one, two] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
+    let mut wait = Task::waiting(queue.acquire(1));
+    queue.change(|limit| limit.set_limit(1)).unwrap();
+    drop(one);
+    assert!(wait.poll().is_pending(), "one is out, and one is allowed");
+    drop(two);
+    assert!(wait.poll().is_ready());
+}
+
+/// A clock that panics once, when it is told to.
+struct Bad(Cell<bool>);
+
+impl Clock for Bad {
+    fn now(&self) -> Timestamp {
+        assert!(!self.0.take(), "a clock that panics");
+        Timestamp::ZERO
+    }
+}
+
+#[test]
+fn a_clock_that_panics_as_a_permit_is_handed_over_loses_none() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Bad(Cell::new(false)), 9);
+    let queue = queue.with_hook(|_: &Waited| {});
+    let held = queue.try_acquire(1).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    queue.clock().0.set(true);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err());
+    queue.change(|_| ());
+    assert_eq!(wait.outcome().unwrap().permits(), 1);
+}
