@@ -37,7 +37,8 @@ use crate::{Acquire, Drained};
 /// the list, 16 at a time.
 ///
 /// **Progress.** Taking what is free is lock-free where the limiter is. A release never waits for another thread or context: if the list is held, it leaves a
-/// mark, and the holder grants in its place (so the holder's work is not bounded by its own calls). Polling and dropping a wait take the lock `R`.
+/// mark, and the holder grants in its place (so the holder's work is not bounded by its own calls). Polling and dropping a wait take the lock `R`. A release runs wakers; and where it makes something due earlier, it arms the
+/// timer of a queue that sees to its time by itself, which takes that timer's locks: in an interrupt or signal handler, [`release_later`](Self::release_later) does neither.
 ///
 /// ```
 /// use portcullis_async::{Order, Queue};
@@ -139,7 +140,8 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Lease::try_acquire_at(self, self.hall.clock.now(), n)
     }
 
-    /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing. What is dropped before it is ready has never been.
+    /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing. What is dropped before it is ready has never been. Where permits are free it is ready at once: it
+    /// does not yield to the executor.
     ///
     /// # Errors
     ///

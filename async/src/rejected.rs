@@ -52,7 +52,7 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// When to come back, as it was when the request was rejected: at the earliest, with what was queued then before it where the queue is oldest first. Exact where all before it ask for one
+    /// When to come back, as it was when the request was told (its poll, of one that waited): at the earliest, with what was queued then before it where the queue is oldest first. Exact where all before it ask for one
     /// permit each, nobody gives up, and nothing is given back.
     ///
     /// ```
