@@ -6,7 +6,9 @@ use core::sync::atomic::AtomicBool;
 #[cfg(all(feature = "std", not(loom)))]
 use core::sync::atomic::AtomicU32;
 #[cfg(any(feature = "critical-section", all(feature = "std", not(loom))))]
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
+#[cfg(all(feature = "std", not(loom)))]
+use core::sync::atomic::Ordering::SeqCst;
 
 /// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled and dropped.
 ///
