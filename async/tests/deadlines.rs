@@ -456,7 +456,7 @@ mod model {
                 _ => {
                     let to = time + random.below(20 * 512);
                     let next = advance(&queue, Timestamp::from_nanos(to));
-                    // In the order of time: what the end of one lets through is granted as of then.
+                    // In the order of time: what the end of one lets through is granted as of then, or, where newcomers may have taken since, as of now.
                     while let Some(place) = (0..line.len())
                         .min_by_key(|&place| line[place].0.deadline)
                         .filter(|&place| line[place].0.deadline <= to)
@@ -465,7 +465,9 @@ mod model {
                         late += 1;
                         assert_eq!(wait.wakes(), 1);
                         assert_eq!(permits(wait.outcome()), super::late(model.permits, Retry::OnRelease));
-                        while place == 0 && line.first().is_some_and(|(model, _)| model.permits <= free) {
+                        let as_of = if order == Order::OldestFirst { model.deadline } else { to };
+                        let passes = |model: &Model, free| model.permits <= free && model.deadline >= as_of;
+                        while place == 0 && line.first().is_some_and(|(model, _)| passes(model, free)) {
                             let (model, wait) = line.remove(0);
                             free -= model.permits;
                             held.push(wait.outcome().unwrap());

@@ -282,3 +282,24 @@ fn newest_first_no_one_is_granted_as_of_a_time_before_it_came() {
     assert_eq!(queue.advance(), Next::At(ms(205)));
     assert_eq!((old.wakes(), queue.clock().now()), (0, ms(105)));
 }
+
+/// The bucket's words have room for a second, so an instant two seconds before the newest would look like one after a long rest: full.
+#[test]
+fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5).staleness(SECOND).build_on::<u32>().unwrap();
+    let queue = queue(bucket, 99).with_slack(SECOND).with_order(Order::NewestFirst);
+    queue.clock().set(ms(100_000));
+    drop(now(queue.acquire(5)).unwrap());
+    let _waits: Vec<_> = (0..20).map(|_| Task::waiting(queue.acquire(1))).collect();
+    queue.clock().set(ms(103_000));
+    drop(now(queue.acquire(3)).unwrap());
+    queue.clock().set(ms(102_000));
+    let _ = queue.advance();
+    assert_eq!(queue.counts().granted, 0);
+}
+
+#[test]
+fn newest_first_there_is_none() {
+    let newest = queue(bucket(1), 999).with_order(Order::NewestFirst);
+    assert_eq!(granted(&newest, &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
+}

@@ -18,6 +18,7 @@ use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::wakes::Wakes;
+
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     /// Puts a newcomer into its line, if it is plain that it has to wait, and that there is room for it; takes its waker then.
     ///

@@ -15,6 +15,7 @@ use crate::lock::RawLock;
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::wakes::Wakes;
+
 /// When a queue wants to be called again: from [`Queue::advance`](crate::Queue::advance).
 ///
 /// ```

@@ -12,10 +12,12 @@ use super::{DRAINED, Grant, Hall, Inner};
 use crate::agenda::Due;
 use crate::list::{Ask, Bin, Node, State, TakenOut, Wish};
 use crate::lock::RawLock;
+use crate::options::Order;
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::wakes::Wakes;
+
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     /// Settles all who can be: what is due, in the order of time, and then the lines of which something was released: that of `key`, and those in the bins that are marked.
     pub(super) fn drain(&self, inner: &mut Inner<S::Key, B>, wakes: &mut Wakes, key: Option<S::Key>) {
@@ -88,7 +90,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
             // SAFETY: on the agenda, and so in a line, and we have the lines.
             let (is_head, ask) = unsafe { ((*node.as_ptr()).is_head, (*node.as_ptr()).ask) };
-            let as_of = due.max(back(now, self.options.slack));
+            let as_of = due.max(self.earliest_as_of(now));
             if is_head && ask.at == due {
                 self.serve(inner, wakes, node, if ask.exact { as_of } else { now }, now);
             } else {
@@ -99,6 +101,16 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
         }
         true
+    }
+
+    /// How long ago something may have been due, to be granted as of then. Not where newcomers take past those who wait: they may have done so since, by more than a limiter stands if the clock
+    /// has gone back. Where they do not, what is due comes from the limiter's state as it still is.
+    fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
+        let slack = match self.options.order {
+            Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
+            Order::NewestFirst => 0,
+        };
+        Timestamp::from_nanos(now.as_nanos().saturating_sub(slack))
     }
 
     /// Grants a line from its head on, as of `at`, and as of what its limiter says from there to `now`: what was due is granted as if it had been granted in time, so
@@ -136,7 +148,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                         _ => Ask { at, exact: true },
                     };
                     if ask.exact && ask.at <= now && ask.at > at {
-                        at = ask.at.max(back(now, self.options.slack));
+                        at = ask.at.max(self.earliest_as_of(now));
                         continue;
                     }
                     // SAFETY: the same.
@@ -297,9 +309,4 @@ pub(super) fn take<L: Limiter>(limiter: &L, now: Timestamp, min: u32, max: u32) 
         }
     }
     limiter.take_at(now, min).map(|receipt| (min, receipt))
-}
-
-fn back(now: Timestamp, by: Duration) -> Timestamp {
-    let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-    Timestamp::from_nanos(now.as_nanos().saturating_sub(by))
 }

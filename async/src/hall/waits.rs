@@ -18,6 +18,7 @@ use crate::options::Order;
 use crate::source::Source;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::wakes::Wakes;
+
 /// What a wait asks of where it waits.
 pub trait Waits {
     type Key: Copy;
