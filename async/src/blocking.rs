@@ -97,8 +97,6 @@ pub trait Blocks: Waits {
     /// The same, and nobody waits before.
     fn is_soon(&self, key: Self::Key) -> bool;
 
-    fn now(&self) -> Timestamp;
-
     /// When something is due next; `None` if somebody else sees to that.
     fn drive(&self, waker: &Waker) -> Option<Next>;
 
@@ -115,10 +113,6 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S
 
     fn is_soon(&self, key: S::Key) -> bool {
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
-    }
-
-    fn now(&self) -> Timestamp {
-        self.clock.now()
     }
 
     fn drive(&self, waker: &Waker) -> Option<Next> {

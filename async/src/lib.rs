@@ -12,7 +12,10 @@
 //!
 //! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that `portcullis-core` has with `std`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
-//! - `tokio`, `async-io`, `embassy-time`: timers of these.
+//! - `tokio`, `async-io`, `embassy-time`: timers of these;
+//! - `channel`: [limited channels](channel);
+//! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`];
+//! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -20,6 +23,8 @@
 extern crate std;
 
 mod acquire;
+#[cfg(not(loom))]
+mod adapters;
 mod agenda;
 #[cfg(all(feature = "std", not(loom)))]
 mod blocking;
@@ -42,6 +47,14 @@ mod timer;
 mod wakes;
 
 pub use acquire::Acquire;
+#[cfg(all(feature = "channel", not(loom)))]
+pub use adapters::channel;
+#[cfg(all(feature = "stream", not(loom)))]
+pub use adapters::{LeasedStream, LimitedSink, LimitedStream, SinkError};
+#[cfg(all(any(feature = "futures-io", feature = "tokio"), not(loom)))]
+pub use adapters::{LimitedRead, LimitedWrite};
+#[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
+pub use adapters::{PerItem, Refused, Weight};
 pub use drained::Drained;
 pub use drive::Drive;
 pub use hall::{Next, QueueCounts};

@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Limiter, Receipt};
+use portcullis_core::{Clock, Limiter, Receipt, Timestamp};
 
 use super::admit::{earliest, exceeds};
 use super::serve::take;
@@ -22,6 +22,9 @@ use crate::wakes::Wakes;
 /// What a wait asks of where it waits.
 pub trait Waits {
     type Key: Copy;
+
+    /// The time of its clock.
+    fn now(&self) -> Timestamp;
 
     /// Takes at once, if nobody has to be waited for; why not, `enqueue` says.
     fn try_now(&self, key: Self::Key, wish: Wish) -> Option<Grant>;
@@ -86,6 +89,11 @@ pub trait Waits {
 
 impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S, C, R, H, B> {
     type Key = S::Key;
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
 
     #[inline]
     fn try_now(&self, key: S::Key, wish: Wish) -> Option<Grant> {

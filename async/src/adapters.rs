@@ -1,0 +1,27 @@
+//! Limits on what moves from place to place: the items of channels, streams and sinks, and the bytes of readers and writers.
+
+#[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
+mod admission;
+#[cfg(feature = "channel")]
+pub mod channel;
+#[cfg(any(feature = "futures-io", feature = "tokio"))]
+mod io;
+#[cfg(any(feature = "channel", feature = "stream"))]
+mod refused;
+#[cfg(feature = "stream")]
+mod sink;
+#[cfg(feature = "stream")]
+mod stream;
+#[cfg(any(feature = "channel", feature = "stream"))]
+mod weight;
+
+#[cfg(any(feature = "futures-io", feature = "tokio"))]
+pub use io::{LimitedRead, LimitedWrite};
+#[cfg(any(feature = "channel", feature = "stream"))]
+pub use refused::Refused;
+#[cfg(feature = "stream")]
+pub use sink::{LimitedSink, SinkError};
+#[cfg(feature = "stream")]
+pub use stream::{LeasedStream, LimitedStream};
+#[cfg(any(feature = "channel", feature = "stream"))]
+pub use weight::{PerItem, Weight};

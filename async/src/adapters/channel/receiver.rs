@@ -1,0 +1,226 @@
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::sync::Arc;
+
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use portcullis_core::{Lease, Limiter};
+
+use super::{Leased, Room, TryRecvError};
+use crate::acquire::Anchored;
+
+pin_project! {
+    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones share them; when the last one is dropped the channel is closed, and what is
+    /// in it is dropped.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// use std::pin::pin;
+    /// use futures_util::StreamExt;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// sender.try_send(2).unwrap();
+    /// drop(sender);
+    /// assert_eq!(futures_executor::block_on(pin!(receiver).collect::<Vec<_>>()), [1, 2]);
+    /// ```
+    pub struct Receiver<T, P: Anchored> {
+        #[pin]
+        items: async_channel::Receiver<Leased<T, P>>,
+        readers: Arc<Readers<T, P>>,
+    }
+}
+
+/// What all who read have in common, and leave behind.
+struct Readers<T, P: Anchored> {
+    items: async_channel::Receiver<Leased<T, P>>,
+    room: Arc<Room>,
+}
+
+impl<T, P: Anchored> Readers<T, P> {
+    /// Takes an item out: its place is free.
+    fn receive(&self, leased: Leased<T, P>) -> Leased<T, P> {
+        self.room.places.release(1);
+        leased
+    }
+
+    fn close(&self) -> bool {
+        let was_open = self.items.close();
+        self.room.close();
+        was_open
+    }
+
+    fn empty(&self) {
+        while let Ok(leased) = self.items.try_recv() {
+            drop(leased);
+        }
+    }
+}
+
+impl<T, P: Anchored> Drop for Readers<T, P> {
+    fn drop(&mut self) {
+        /// Goes on if an item panics as it is dropped.
+        struct Rest<'r, T, P: Anchored>(&'r Readers<T, P>);
+        impl<T, P: Anchored> Drop for Rest<'_, T, P> {
+            fn drop(&mut self) {
+                self.0.empty();
+            }
+        }
+        self.close();
+        let rest = Rest(self);
+        self.empty();
+        drop(rest);
+    }
+}
+
+impl<T, P: Anchored> Receiver<T, P> {
+    pub(super) fn new(items: async_channel::Receiver<Leased<T, P>>, room: Arc<Room>) -> Self {
+        Self { items: items.clone(), readers: Arc::new(Readers { items, room }) }
+    }
+
+    /// Receives an item, if one is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError`].
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::{TryRecvError, channel};
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    /// drop(sender);
+    /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
+    /// ```
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        match self.items.try_recv() {
+            Ok(leased) => Ok(self.readers.receive(leased).0),
+            Err(async_channel::TryRecvError::Empty) => Err(TryRecvError::Empty),
+            Err(async_channel::TryRecvError::Closed) => Err(TryRecvError::Closed),
+        }
+    }
+
+    /// Waits for an item; `None` when the channel is closed, or nobody writes any more, and there is none. Dropped before it is ready, it has received nothing.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// drop(sender);
+    /// # futures_executor::block_on(async {
+    /// assert_eq!(receiver.recv().await, Some(1));
+    /// assert_eq!(receiver.recv().await, None);
+    /// # });
+    /// ```
+    pub async fn recv(&self) -> Option<T> {
+        self.recv_leased().await.map(|(item, _lease)| item)
+    }
+
+    /// The same, with the item's lease: permits of a [`Concurrency`](portcullis_core::Concurrency) limit are in use until it is dropped, and so bound what is in the channel
+    /// and in work together.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send("a job").unwrap();
+    /// # futures_executor::block_on(async {
+    /// let (job, lease) = receiver.recv_leased().await.unwrap();
+    /// assert!(sender.try_send("another").is_err(), "the first is in work");
+    /// drop(lease);
+    /// assert!(sender.try_send("another").is_ok());
+    /// # _ = job; });
+    /// ```
+    pub async fn recv_leased(&self) -> Option<(T, Lease<P>)> {
+        let leased = self.items.recv().await.ok()?;
+        Some(self.readers.receive(leased))
+    }
+
+    /// Closes the channel: as [`Sender::close`](super::Sender::close).
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// assert!(receiver.close());
+    /// assert!(sender.try_send(2).is_err());
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
+    pub fn close(&self) -> bool {
+        self.readers.close()
+    }
+
+    /// How many items can be received now.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// assert_eq!(receiver.len(), 1);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether no item can be received now.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// assert!(receiver.is_empty());
+    /// # drop(sender);
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl<T, P: Anchored> Stream for Receiver<T, P> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let this = self.project();
+        let next = this.items.poll_next(context);
+        next.map(|leased| leased.map(|leased| this.readers.receive(leased).0))
+    }
+}
+
+impl<T, P: Anchored> Clone for Receiver<T, P> {
+    fn clone(&self) -> Self {
+        Self { items: self.items.clone(), readers: Arc::clone(&self.readers) }
+    }
+}
+
+impl<T, P: Anchored> fmt::Debug for Receiver<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("items", &self.items.len()).finish_non_exhaustive()
+    }
+}

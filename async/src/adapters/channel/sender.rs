@@ -1,0 +1,264 @@
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
+use std::sync::Arc;
+
+use portcullis_core::{Lease, Receipt};
+
+use super::{Leased, Places, Room, SendError, TrySendError};
+use crate::acquire::{Acquire, Anchored, Queued};
+use crate::adapters::refused::Refused;
+use crate::adapters::weight::{PerItem, Weight};
+use crate::hall::Waits;
+
+/// The side of a [`channel`](super::channel) that writes. Clones write to the same channel.
+///
+/// ```
+/// # use core::num::NonZero;
+/// # use portcullis_async::channel::channel;
+/// # use portcullis_async::{PerItem, Queue};
+/// # use portcullis_core::{Concurrency, ManualClock};
+/// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+/// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+/// let other = sender.clone();
+/// futures_executor::block_on(async {
+///     sender.send("from one").await?;
+///     other.send("from another").await?;
+///     assert_eq!((receiver.recv().await, receiver.recv().await), (Some("from one"), Some("from another")));
+///     Ok::<(), portcullis_async::channel::SendError<&str>>(())
+/// }).unwrap();
+/// ```
+pub struct Sender<T, P: Anchored, W = PerItem> {
+    items: async_channel::Sender<Leased<T, P>>,
+    room: Arc<Room>,
+    queue: P,
+    weight: W,
+}
+
+impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
+    pub(super) const fn new(
+        items: async_channel::Sender<Leased<T, P>>,
+        room: Arc<Room>,
+        queue: P,
+        weight: W,
+    ) -> Self {
+        Self { items, room, queue, weight }
+    }
+
+    /// Sends `item` now, if there is room for it, and its permits are free. What is denied has changed nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError`], which tells a full channel from a limiter that denies.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::{TrySendError, channel};
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, _receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
+    /// assert_eq!(sender.try_send(1), Ok(()));
+    /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
+    /// ```
+    pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+        let permits = self.weight.permits(&item);
+        let Ok(place) = self.room.places.try_acquire(1) else {
+            return Err(if self.is_closed() { TrySendError::Closed(item) } else { TrySendError::Full(item) });
+        };
+        let lease = match permits {
+            0 => Ok(self.free()),
+            _ => Lease::try_acquire_at(self.queue.clone(), self.queue.hall().now(), permits),
+        };
+        match lease {
+            Ok(lease) => self.put(place, lease, item).map_err(TrySendError::Closed),
+            Err(denied) => Err(TrySendError::Denied { item, denied }),
+        }
+    }
+
+    /// Sends `item`, as soon as there is room for it and it has its permits. Dropped before it is ready, it has sent nothing, and the item is dropped:
+    /// [`reserve`](Self::reserve) keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the queue of permits refuses it.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::{SendError, channel};
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
+    /// drop(receiver);
+    /// assert_eq!(futures_executor::block_on(sender.send(1)), Err(SendError::Closed(1)));
+    /// ```
+    pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
+        match self.reserve(self.weight.permits(&item)).await {
+            Ok(permit) => permit.send(item),
+            Err(error) => Err(error.with(item)),
+        }
+    }
+
+    /// Waits for room, and for `permits` of the limiter (0: none): for one item, to be sent later.
+    ///
+    /// # Errors
+    ///
+    /// As of [`send`](Self::send).
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
+    /// # futures_executor::block_on(async {
+    /// let permit = sender.reserve(1).await.unwrap();
+    /// // Nothing to wait for any more.
+    /// permit.send("made for the place").unwrap();
+    /// # });
+    /// # drop(receiver);
+    /// ```
+    pub async fn reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, SendError<()>> {
+        let place = self.room.places.acquire(1).await.map_err(|_| SendError::Closed(()))?;
+        let lease = if permits == 0 { self.free() } else { self.permits(permits).await? };
+        Ok(Permit { sender: self, place, lease })
+    }
+
+    /// Waits for permits, until the channel closes.
+    async fn permits(&self, n: u32) -> Result<Lease<P>, SendError<()>> {
+        let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
+        let mut end = pin!(self.room.end.acquire(1));
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = wait.as_mut().poll(context) {
+                let refused = |rejected| SendError::Refused(Refused { item: (), rejected });
+                return Poll::Ready(outcome.map_err(refused));
+            }
+            end.as_mut().poll(context).map(|_| Err(SendError::Closed(())))
+        })
+        .await
+    }
+
+    /// What an item takes that weighs nothing.
+    fn free(&self) -> Lease<P> {
+        Lease::from_grant(self.queue.clone(), 0, Receipt::NONE)
+    }
+
+    /// Puts an item into its place, unless the channel is closed.
+    fn put(&self, place: Lease<&Places>, lease: Lease<P>, item: T) -> Result<(), T> {
+        match self.items.try_send((item, lease)) {
+            Ok(()) => {
+                // To be released by the reader.
+                let _taken = place.forget();
+                Ok(())
+            }
+            Err(error) => Err(error.into_inner().0),
+        }
+    }
+
+    /// Closes the channel: nothing can be sent any more; what is there can be received. Says whether it was open.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send(1).unwrap();
+    /// assert!(sender.close());
+    /// assert!(sender.try_send(2).is_err());
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// ```
+    pub fn close(&self) -> bool {
+        let was_open = self.items.close();
+        self.room.close();
+        was_open
+    }
+
+    /// Whether it is closed, by either side or because nobody reads any more.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// drop(receiver);
+    /// assert!(sender.is_closed());
+    /// ```
+    pub fn is_closed(&self) -> bool {
+        self.items.is_closed()
+    }
+}
+
+impl<T, P: Anchored + Clone, W: Clone> Clone for Sender<T, P, W> {
+    fn clone(&self) -> Self {
+        Self {
+            items: self.items.clone(),
+            room: Arc::clone(&self.room),
+            queue: self.queue.clone(),
+            weight: self.weight.clone(),
+        }
+    }
+}
+
+impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("items", &self.items.len()).finish_non_exhaustive()
+    }
+}
+
+/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`]. Dropped, it gives both back.
+///
+/// ```
+/// # use core::num::NonZero;
+/// # use portcullis_async::channel::channel;
+/// # use portcullis_async::{PerItem, Queue};
+/// # use portcullis_core::{Concurrency, ManualClock};
+/// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+/// let (sender, _receiver) = channel::<u8, _, _>(&queue, NonZero::new(1).unwrap(), PerItem);
+/// let permit = futures_executor::block_on(sender.reserve(5)).unwrap();
+/// assert_eq!(queue.available(), 4);
+/// drop(permit);
+/// assert_eq!(queue.available(), 9);
+/// ```
+#[must_use = "a permit gives its place back when it is dropped"]
+pub struct Permit<'s, T, P: Anchored, W> {
+    sender: &'s Sender<T, P, W>,
+    place: Lease<&'s Places>,
+    lease: Lease<P>,
+}
+
+impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
+    /// Sends `item`, which carries the permits from now on, whatever its own weight.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Closed`], with the item.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::{SendError, channel};
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
+    /// let permit = futures_executor::block_on(sender.reserve(1)).unwrap();
+    /// receiver.close();
+    /// assert_eq!(permit.send(7), Err(SendError::Closed(7)));
+    /// ```
+    pub fn send(self, item: T) -> Result<(), SendError<T>> {
+        let Self { sender, place, lease } = self;
+        sender.put(place, lease, item).map_err(SendError::Closed)
+    }
+}
+
+impl<T, P: Anchored, W> fmt::Debug for Permit<'_, T, P, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("permits", &self.lease.permits()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,163 @@
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
+use futures_sink::Sink;
+use pin_project_lite::pin_project;
+
+use super::admission::Admission;
+use super::refused::Refused;
+use super::weight::Weight;
+use crate::acquire::Anchored;
+
+pin_project! {
+    /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on, and gives them back as it goes.
+    ///
+    /// `P` points to the queue, and `weight` says how many permits an item takes: as of a [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is
+    /// ready for it, so that no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls. One item waits at a time.
+    ///
+    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
+    ///
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use futures_util::{SinkExt, sink};
+    /// use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// use portcullis_core::{ManualClock, Rate, TokenBucket};
+    ///
+    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
+    /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
+    /// futures_executor::block_on(async {
+    ///     out.send("first").await.unwrap();
+    ///     out.send("second").await.unwrap();
+    ///     // The bucket is empty, and nobody may wait: the item comes back.
+    ///     let SinkError::Refused(refused) = out.send("third").await.unwrap_err();
+    ///     assert_eq!(refused.item, "third");
+    /// });
+    /// assert_eq!(*out.get_ref(), ["first", "second"]);
+    /// # use portcullis_async::SinkError;
+    /// ```
+    pub struct LimitedSink<S, P: Anchored, W, T> {
+        #[pin]
+        sink: S,
+        #[pin]
+        admission: Admission<P>,
+        weight: W,
+        next: Option<(T, u32)>,
+    }
+}
+
+impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
+    /// Puts items into `sink`, each with as many permits of `queue` as `weight` says.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use futures_util::SinkExt;
+    /// # use portcullis_async::{LimitedSink, Queue};
+    /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
+    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9));
+    /// let mut out = Box::pin(LimitedSink::new(Vec::new(), queue, |item: &&str| item.len() as u32));
+    /// futures_executor::block_on(out.send("by size")).unwrap();
+    /// ```
+    pub const fn new(sink: S, queue: P, weight: W) -> Self {
+        Self { sink, admission: Admission::new(queue), weight, next: None }
+    }
+
+    /// The sink within. An item that waits is not in it yet.
+    ///
+    /// ```
+    /// # use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let out = LimitedSink::<_, _, _, u8>::new(Vec::new(), &queue, PerItem);
+    /// assert!(out.get_ref().is_empty());
+    /// ```
+    pub const fn get_ref(&self) -> &S {
+        &self.sink
+    }
+
+    /// Lets the item that waits go on, if one does.
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), SinkError<T, S::Error>>> {
+        let this = self.project();
+        let Some((_, permits)) = this.next else { return Poll::Ready(Ok(())) };
+        let outcome = ready!(this.admission.poll(context, *permits));
+        let (item, _) = this.next.take().expect("is there");
+        Poll::Ready(match outcome {
+            Ok(_lease) => this.sink.start_send(item).map_err(SinkError::Sink),
+            Err(rejected) => Err(SinkError::Refused(Refused { item, rejected })),
+        })
+    }
+}
+
+impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S, P, W, T> {
+    type Error = SinkError<T, S::Error>;
+
+    fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        ready!(self.as_mut().poll_next(context))?;
+        self.project().sink.poll_ready(context).map_err(SinkError::Sink)
+    }
+
+    /// # Panics
+    ///
+    /// If `poll_ready` has not been ready since the last item.
+    fn start_send(self: Pin<&mut Self>, item: T) -> Result<(), Self::Error> {
+        let this = self.project();
+        assert!(this.next.is_none(), "a sink takes an item when it is ready for one");
+        let permits = this.weight.permits(&item);
+        *this.next = Some((item, permits));
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        ready!(self.as_mut().poll_next(context))?;
+        self.project().sink.poll_flush(context).map_err(SinkError::Sink)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        ready!(self.as_mut().poll_next(context))?;
+        self.project().sink.poll_close(context).map_err(SinkError::Sink)
+    }
+}
+
+impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitedSink").field("sink", &self.sink).finish_non_exhaustive()
+    }
+}
+
+/// Why a [`LimitedSink`] did not take an item.
+///
+/// ```
+/// use portcullis_async::{Refused, Rejected, SinkError};
+/// let refused = Refused { item: "late", rejected: Rejected::Closed { permits: 1 } };
+/// assert_eq!(SinkError::<_, std::io::Error>::Refused(refused).to_string(), "an item is refused: closed");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SinkError<T, E> {
+    /// The item did not get its permits. The next one may.
+    Refused(Refused<T>),
+    /// The sink within has failed.
+    Sink(E),
+}
+
+impl<T, E: fmt::Display> fmt::Display for SinkError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refused) => refused.fmt(f),
+            Self::Sink(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<T: fmt::Debug, E: core::error::Error + 'static> core::error::Error for SinkError<T, E> {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Refused(refused) => Some(&refused.rejected),
+            Self::Sink(error) => error.source(),
+        }
+    }
+}
