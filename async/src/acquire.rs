@@ -123,6 +123,12 @@ impl<P: Anchored> Acquire<P> {
         self
     }
 
+    /// Whether it was ready, or a hook panicked as it became so: it cannot be polled any more.
+    #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
+    pub(crate) const fn is_over(&self) -> bool {
+        self.queue.is_none()
+    }
+
     /// The place of the node.
     fn place(&self) -> NonNull<Node<Key<P::Target>>> {
         NonNull::from(&self.node).cast()

@@ -6,6 +6,8 @@ mod admission;
 pub mod channel;
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 mod io;
+#[cfg(any(feature = "channel", feature = "stream", feature = "futures-io", feature = "tokio"))]
+mod leases;
 #[cfg(any(feature = "channel", feature = "stream"))]
 mod refused;
 #[cfg(feature = "stream")]

@@ -340,9 +340,18 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
             Some((waker, others_are_free && next.is_some()))
         });
-        mem::forget(unreleased);
-        let Some(handed) = handed else { return false };
+        let Some(handed) = handed else {
+            mem::forget(unreleased);
+            return false;
+        };
         let is_handed = handed.is_some();
+        // What is handed to nobody is released by the caller: or here, if a waker panics before.
+        let unreleased = if is_handed {
+            mem::forget(unreleased);
+            None
+        } else {
+            Some(unreleased)
+        };
         let panicking = GrantAll(self);
         if let Some((waker, goes_on)) = handed {
             if goes_on {
@@ -356,6 +365,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         if self.marks.are_left::<R>() {
             self.wake_and_grant(&mut Wakes::new());
         }
+        mem::forget(unreleased);
         is_handed
     }
 

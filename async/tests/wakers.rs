@@ -334,3 +334,16 @@ mod marks {
         }
     }
 }
+
+#[test]
+fn a_release_loses_nothing_if_the_waker_of_one_granted_on_the_way_panics() {
+    let queue = queue(Concurrency::new(3), 99);
+    let [a, b, c] = [(); 3].map(|()| queue.try_acquire(1).unwrap());
+    let mut loud = Task::new(queue.acquire(2));
+    assert!(loud.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    Queue::release_later(a);
+    Queue::release_later(b);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(c))).is_err());
+    assert_eq!(permits(loud.outcome()), Ok(2));
+    assert_eq!(available(&queue), 3);
+}

@@ -2,6 +2,7 @@
 
 mod all_of;
 mod blocking;
+mod channel;
 mod concurrency;
 pub(crate) mod growth;
 mod keyed;
@@ -25,6 +26,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         keyed::rows(quick),
         waiting::rows(),
         blocking::rows(),
+        channel::rows(),
     ]
     .into_iter()
     .flatten()

@@ -6,8 +6,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis-loom --release
 //! ```
 //!
-//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as `LOOM_MAX_PREEMPTIONS` says. What each
-//! one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
+//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as `LOOM_MAX_PREEMPTIONS` says; those that would take a minute
+//! for it up to fewer, unless `PORTCULLIS_THOROUGH` is set. What each one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
 #![cfg(loom)]
 
 pub mod queue;
@@ -30,6 +30,12 @@ loom::lazy_static! {
 /// Runs `model` in every interleaving, and prints how many there were.
 pub fn explore(model: impl Fn() + Send + Sync + 'static) {
     explore_within(PREEMPTIONS, model);
+}
+
+/// The same with fewer pre-emptions, where nobody asks for a thorough run.
+pub fn explore_briefly(preemptions: usize, thorough: usize, model: impl Fn() + Send + Sync + 'static) {
+    let is_thorough = std::env::var_os("PORTCULLIS_THOROUGH").is_some();
+    explore_within(if is_thorough { thorough } else { preemptions }, model);
 }
 
 /// The same with other pre-emptions by default, for a model that has too many interleavings.

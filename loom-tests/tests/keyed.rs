@@ -12,7 +12,9 @@ use portcullis_core::{
     Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed, Timestamp,
     TokenBucket,
 };
-use portcullis_loom::{Itself, Witness, at, explore, explore_within, join, spawn, take, turn};
+use portcullis_loom::{
+    Itself, Witness, at, explore, explore_briefly, explore_within, join, spawn, take, turn,
+};
 
 type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
 type Buckets = Table<TokenBucket<KeyedWord>>;
@@ -109,7 +111,7 @@ fn two_first_takes_of_a_key_share_one_entry() {
 
 #[test]
 fn three_first_takes_of_a_key_share_one_entry() {
-    explore_within(2, || {
+    explore_briefly(1, 2, || {
         let table = buckets(2, 1);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
         let second = spawn(&table, |table| grant(table, A, at(5), 1));
@@ -132,7 +134,7 @@ fn two_first_takes_that_prefer_different_lines_share_one_entry() {
 
 #[test]
 fn two_first_takes_that_find_different_entries_free_share_one() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let table = permits(1, 1);
         assert_eq!(grant(&table, C, at(5), 1), 1);
         // The first entry is free for whoever comes late.
@@ -188,7 +190,7 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
 
 #[test]
 fn a_key_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let table = buckets(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
         let b = spawn(&table, |table| grant(table, B, at(20), 1));
@@ -254,7 +256,7 @@ fn a_release_beside_a_claim_for_the_same_key_gives_back_what_was_taken() {
 
 #[test]
 fn a_release_finds_the_entry_that_its_key_has_moved_to() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let table = permits(1, 1);
         let moving = spawn(&table, |table| {
             if grant(table, A, at(5), 1) > 0 {
@@ -279,7 +281,7 @@ fn a_release_finds_the_entry_that_its_key_has_moved_to() {
 
 #[test]
 fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
-    explore_within(1, || {
+    explore_briefly(0, 1, || {
         // One after the other, without any order of memory.
         let shared = Arc::new((table::<Concurrency>(Concurrency::new(2), 2), AtomicU64::new(0)));
         let before = spawn(&shared, |(table, step)| {
@@ -424,7 +426,7 @@ fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant
 
 #[test]
 fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_a_claim_was_withdrawn() {
-    explore_within(2, || {
+    explore_briefly(2, 3, || {
         let guard = guard(1, 2);
         assert_eq!(grant(&guard.0, C, at(5), 1), 1);
         let first = spawn(&guard, |(table, data)| {

@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use portcullis_core::{
     Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Receipt, Retry, Timestamp,
 };
-use portcullis_loom::{Itself, Witness, at, explore, explore_within, join, spawn, take, turn};
+use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn, take, turn};
 
 type Table<L> = KeyedArray<L, Vec<L>, Vec<Line>, BuildHasherDefault<Itself>>;
 
@@ -182,7 +182,7 @@ fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
 
 #[test]
 fn two_uses_beside_a_claim_of_their_entry_take_no_more_than_the_limit() {
-    explore_within(2, || {
+    explore_briefly(1, 2, || {
         let table = permits(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
         release(&table, A, 1);
@@ -246,7 +246,7 @@ fn a_claim_sees_what_a_use_has_made_of_the_limiter() {
 
 #[test]
 fn a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let table = fuses(1);
         assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)), (1, 2));
         let probes = spawn(&table, |table| grant(table, A, at(18), 1));

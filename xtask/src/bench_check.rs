@@ -81,9 +81,7 @@ fn measure(context: &Context) -> Result<Paths, String> {
         "--package",
         "portcullis-bench",
         "--bench",
-        "instructions",
-        "--bench",
-        "instructions_waits",
+        "instructions*",
     ]);
     cargo.env("GUNGRAUN_RUNNER", setup::callgrind_runner(context)).env("GUNGRAUN_HOME", &home);
     command::run(&mut cargo)?;

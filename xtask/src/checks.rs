@@ -1,3 +1,5 @@
+use std::process::Command;
+
 use crate::bench_check;
 use crate::command;
 use crate::context::Context;
@@ -107,7 +109,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime",
+        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions",
         needs: None,
         run: soak,
     },
@@ -157,9 +159,14 @@ fn doc_tests(context: &Context) -> Check {
 }
 
 fn loom(context: &Context) -> Check {
+    command::run_tests(&mut models(context))
+}
+
+fn models(context: &Context) -> Command {
     let mut cargo = context.cargo_test();
     cargo.args(["--release", "--package", "portcullis-loom", "--target-dir"]).arg(context.target_dir("loom"));
-    command::run_tests(cargo.env("RUSTFLAGS", "--cfg loom"))
+    cargo.env("RUSTFLAGS", "--cfg loom");
+    cargo
 }
 
 fn weaken(context: &Context) -> Check {
@@ -171,5 +178,7 @@ fn soak(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
     cargo.args(["--release", "--package", "portcullis-core", "--package", "portcullis-async"]);
     cargo.args(["--all-features", "--lib", "--tests"]);
-    command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))
+    let tests = command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))?;
+    let models = command::run_tests(models(context).env("PORTCULLIS_THOROUGH", "1"))?;
+    Ok(format!("{tests}; {models}"))
 }

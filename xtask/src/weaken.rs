@@ -99,6 +99,7 @@ impl Models {
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.build)
             .env("RUSTFLAGS", "--cfg loom")
+            .env("PORTCULLIS_THOROUGH", "1")
             .env("RUST_BACKTRACE", "0")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env_remove("LOOM_MAX_PREEMPTIONS")
@@ -1292,8 +1293,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: HALL,
         within: "fn hand_over(&self",
-        text: "else { return false }",
-        by: "else { return true }",
+        text: "return false;",
+        by: "return true;",
         model: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
     },
     // What a wait's state was before the lines were held.

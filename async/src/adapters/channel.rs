@@ -8,10 +8,11 @@
 //! Any number of channels can share a queue. Either side [closes](Sender::close): writers that wait then get their item back, and readers get what is there still. When all
 //! readers have gone, what is there is dropped, and its permits come back.
 //!
-//! **Bound.** `capacity` items, of which each has a place from the time that its writer waits for permits; and the limiter's.
+//! **Bound.** `capacity` items, with a place each, all of which are allocated at once; a writer that waits for permits has its place already, so that a channel can be full and
+//! empty. And the limiter's.
 //!
-//! **Cost.** Beside the channel crate's own, two read-modify-writes for the room of an item and what the limiter takes. A writer waits without an allocation; a reader as
-//! in [async-channel](async_channel), which this stands on.
+//! **Cost.** Beside the channel crate's own, two read-modify-writes for an item's place, what the limiter takes, and a clone of the pointer to the queue, so best a `&'static` one. A writer waits
+//! without an allocation. A reader waits as in [async-channel](async_channel), which this stands on: with an allocation; and its waker runs under a lock, and should not panic.
 //!
 //! ```
 //! use core::num::NonZero;
@@ -119,8 +120,8 @@ where
     P: Anchored + Clone,
     W: Weight<T>,
 {
-    let (sender, receiver) = async_channel::bounded(capacity.get() as usize);
     let room = Arc::new(Room::new(capacity.get()));
+    let (sender, receiver) = async_channel::bounded(capacity.get() as usize);
     (Sender::new(sender, Arc::clone(&room), queue, weight), Receiver::new(receiver, room))
 }
 
@@ -132,7 +133,7 @@ type Leased<T, P> = (T, Lease<P>);
 /// **Invariant.** An item in the channel has a permit of `places`; so the channel has room for whoever holds one.
 struct Room {
     places: Places,
-    /// Its one permit is never given back: who waits for it waits until it closes.
+    /// Its one permit is never given back: who waits for it waits until it closes, without an allocation.
     end: Places,
 }
 
@@ -146,9 +147,23 @@ impl Room {
         Self { places: Queue::new(Concurrency::new(capacity), Timeless, u64::MAX), end }
     }
 
-    /// Refuses those who wait, and those who come.
-    fn close(&self) {
-        self.places.close();
-        self.end.close();
+    /// Closes the channel by `close`, and refuses those who wait, and those who come: all of them, also if a waker panics.
+    fn close(&self, close: impl FnOnce() -> bool) -> bool {
+        let _end = Finally(|| {
+            self.end.close();
+        });
+        let _places = Finally(|| {
+            self.places.close();
+        });
+        close()
+    }
+}
+
+/// Calls a function as it is dropped: whatever happens before.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        self.0();
     }
 }

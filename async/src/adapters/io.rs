@@ -1,53 +1,45 @@
 #[cfg(feature = "futures-io")]
 mod futures;
+mod inflow;
+mod outflow;
 #[cfg(feature = "tokio")]
 mod tokio;
 
 use core::fmt;
 use core::num::NonZero;
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
-use std::io;
 
 use pin_project_lite::pin_project;
-use portcullis_core::{Lease, Limiter};
+use portcullis_core::Limiter;
 
+use self::inflow::Inflow;
+use self::outflow::Outflow;
 use super::admission::Admission;
-use crate::acquire::{Anchored, Queued};
-use crate::hall::Waits;
-use crate::rejected::Rejected;
+use crate::acquire::Anchored;
 
-/// The bytes for which a transfer takes permits at once, unless told otherwise.
-const PIECE: NonZero<u32> = NonZero::new(16 * 1024).unwrap();
+/// The bytes for which a transfer takes permits at once, at most.
+struct Piece(NonZero<u32>);
 
-/// One of the two adapters: they differ in the direction alone.
+impl Piece {
+    const DEFAULT: Self = Self(NonZero::new(16 * 1024).unwrap());
+
+    /// At most half of what the limiter can ever hold, as it is set now: so what comes in while one is in use is not lost.
+    fn of<P: Anchored>(&self, admission: &Admission<P>) -> usize {
+        let most = u32::try_from(admission.queue.capacity() / 2).unwrap_or(u32::MAX);
+        self.0.get().min(most).max(1) as usize
+    }
+}
+
+/// One of the two adapters.
 macro_rules! limited {
-    ($(#[$doc:meta])* $name:ident, $inner:literal, $example:literal) => {
+    ($(#[$doc:meta])* $name:ident, $inner:literal, $flow:ident) => {
         pin_project! {
             $(#[$doc])*
-            ///
-            /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey). The other direction passes as it
-            /// is, so that both can be limited, by one queue or by two.
-            ///
-            /// **Pieces.** It takes permits for a [piece](Self::with_piece) at a time, however much is asked for, and keeps what it has not used for the next bytes; at the end of
-            /// the data, closed, or dropped, it gives the rest back, as far as the limiter can take it. So each of several transfers on one queue gets the same share, whatever
-            /// their buffers. By a watch, a transfer that stands still holds at most a piece, which it may move at any time later: on top of the limiter's bound.
-            ///
-            /// **Limits.** For a rate in bytes per second, a token bucket. Its burst is best a piece or two and what comes in until a timer wakes: 10 ms of the rate, say. A piece is at most
-            /// half of the burst. Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits would be held until a piece is used up.
-            ///
-            /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](io::Error::other) that is a [`Rejected`].
-            ///
-            /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
-            ///
-            /// **Cost.** The waits of the queue, without an allocation; a subtraction for what is covered by the piece. A task that waits for permits is woken once, when it has them.
-            ///
-            #[doc = $example]
             pub struct $name<T, P: Anchored> {
                 #[pin]
                 inner: T,
                 #[pin]
-                allowance: Allowance<P>,
+                flow: $flow<P>,
             }
         }
 
@@ -62,11 +54,11 @@ macro_rules! limited {
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
             /// ```
             pub const fn new(inner: T, queue: P) -> Self {
-                Self { inner, allowance: Allowance::new(queue) }
+                Self { inner, flow: $flow::new(queue) }
             }
 
-            /// For how many bytes it takes permits at once; at most half of the limiter's capacity are. Default: 16 KiB. Transfers on one queue share it as their pieces are to each
-            /// other; larger ones cost less, smaller ones flow more evenly, and hold less while they stand still.
+            /// For how many bytes it takes permits at once, at most; and at most for half of the limiter's capacity. Default: 16 KiB. Transfers that all wait get shares as their pieces are
+            /// to each other; larger ones cost less, smaller ones flow more evenly.
             ///
             /// ```
             /// # use core::num::NonZero;
@@ -79,7 +71,7 @@ macro_rules! limited {
             /// ```
             #[must_use]
             pub const fn with_piece(mut self, bytes: NonZero<u32>) -> Self {
-                self.allowance.piece = bytes;
+                self.flow.piece = Piece(bytes);
                 self
             }
 
@@ -96,30 +88,18 @@ macro_rules! limited {
                 &self.inner
             }
 
-            /// What is limited, to be changed; what is moved past this adapter is not.
+            /// What is limited, to be used past this adapter.
             ///
             /// ```
+            /// # use std::pin::pin;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let mut limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
-            /// limited.get_mut().set_position(1);
+            #[doc = concat!("let limited = pin!(portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue));")]
+            /// limited.get_pin_mut().set_position(1);
             /// ```
-            pub const fn get_mut(&mut self) -> &mut T {
-                &mut self.inner
-            }
-
-            /// What was limited; the rest of a piece is given back.
-            ///
-            /// ```
-            /// # use portcullis_async::Queue;
-            /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
-            /// assert_eq!(limited.into_inner().into_inner(), [0]);
-            /// ```
-            pub fn into_inner(self) -> T {
-                self.inner
+            pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut T> {
+                self.project().inner
             }
         }
 
@@ -133,111 +113,96 @@ macro_rules! limited {
 
 limited! {
     /// A reader limited in bytes: an `AsyncRead` of futures-io or of tokio.
-    LimitedRead, "reader", r"```
-use std::pin::pin;
-use std::sync::Arc;
-use futures_util::AsyncReadExt;
-use portcullis_async::{LimitedRead, Queue, ThreadTimer};
-use portcullis_core::{Rate, TokenBucket};
+    ///
+    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey). Writing passes as it is, so that
+    /// [`LimitedWrite`] around this one limits both, by one queue or by two.
+    ///
+    /// It takes permits for what has been read, and hands it out when it has them: so a reader that has nothing to read takes none, and none is paid for what does not come. What
+    /// has to wait is kept here, up to a [piece](Self::with_piece); what need not is not copied. Those that wait ask for a piece each, whatever their buffers, and so get the same share.
+    ///
+    /// **Bound.** The limiter's, by the queue's clock. For a rate in bytes each second, a token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms of
+    /// the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as the bytes are handed out.)
+    ///
+    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What waits
+    /// [stays](Self::waiting), and the next read asks again.
+    ///
+    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    ///
+    /// **Cost.** The waits of the queue; an allocation for the first that have to wait. A task that waits for permits is woken when it has them, and at most once more, by what is within.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::sync::Arc;
+    /// use futures_util::AsyncReadExt;
+    /// use portcullis_async::{LimitedRead, Queue, ThreadTimer};
+    /// use portcullis_core::{Rate, TokenBucket};
+    ///
+    /// // 20 MB each second, and 400 kB at once.
+    /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
+    /// let down: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
+    /// down.attend_shared();
+    /// # futures_executor::block_on(async {
+    /// let file: &[u8] = &[7; 500_000];
+    /// let mut limited = pin!(LimitedRead::new(file, Arc::clone(&down)));
+    /// let mut all = Vec::new();
+    /// limited.read_to_end(&mut all).await?;
+    /// assert_eq!(all.len(), 500_000);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
+    LimitedRead, "reader", Inflow
+}
 
-// 20 MB each second, and 400 kB at once.
-let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-let down: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
-down.attend_shared();
-# futures_executor::block_on(async {
-let file: &[u8] = &[7; 500_000];
-let mut limited = pin!(LimitedRead::new(file, Arc::clone(&down)));
-let mut all = Vec::new();
-limited.read_to_end(&mut all).await?;
-assert_eq!(all.len(), 500_000);
-# std::io::Result::Ok(()) }).unwrap();
-```"
+impl<T, P: Anchored> LimitedRead<T, P> {
+    /// What has been read, and not been handed out yet.
+    ///
+    /// ```
+    /// # use portcullis_async::{LimitedRead, Queue};
+    /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
+    /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+    /// let limited = LimitedRead::new(std::io::Cursor::new([7]), &queue);
+    /// assert!(limited.waiting().is_empty());
+    /// ```
+    pub fn waiting(&self) -> &[u8] {
+        self.flow.waiting()
+    }
 }
 
 limited! {
     /// A writer limited in bytes: an `AsyncWrite` of futures-io or of tokio.
-    LimitedWrite, "writer", r"```
-use std::pin::pin;
-use std::sync::Arc;
-use futures_util::AsyncWriteExt;
-use portcullis_async::{LimitedWrite, Queue, ThreadTimer};
-use portcullis_core::{Rate, TokenBucket};
-
-let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-let up: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
-up.attend_shared();
-# futures_executor::block_on(async {
-let socket: Vec<u8> = Vec::new();
-let mut limited = pin!(LimitedWrite::new(socket, Arc::clone(&up)));
-limited.write_all(&[7; 500_000]).await?;
-assert_eq!(limited.get_ref().len(), 500_000);
-# std::io::Result::Ok(()) }).unwrap();
-```"
-}
-
-pin_project! {
-    /// The bytes that may move, paid for by the piece.
-    struct Allowance<P: Anchored> {
-        #[pin]
-        admission: Admission<P>,
-        piece: NonZero<u32>,
-        // What is left of it.
-        lease: Option<Lease<P>>,
-    }
-
-    impl<P: Anchored> PinnedDrop for Allowance<P> {
-        fn drop(this: Pin<&mut Self>) {
-            give_back(this.project().lease);
-        }
-    }
-}
-
-impl<P: Anchored + Clone> Allowance<P> {
-    const fn new(queue: P) -> Self {
-        Self { admission: Admission::new(queue), piece: PIECE, lease: None }
-    }
-
-    /// Waits until at least one byte may move: how many may, of `bytes`, which is not 0.
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
-        let mut this = self.project();
-        // As the limiter is set now.
-        let mut most = u32::try_from(this.admission.queue.capacity() / 2).unwrap_or(u32::MAX);
-        loop {
-            if let Some(left) = this.lease.as_ref().map(Lease::permits).filter(|&left| left > 0) {
-                return Poll::Ready(Ok(bytes.min(left as usize)));
-            }
-            let piece = this.piece.get().min(most).max(1);
-            match ready!(this.admission.as_mut().poll(context, piece)) {
-                Ok(lease) => *this.lease = Some(lease),
-                // It has been set lower meanwhile.
-                Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
-                    most = capacity.min(permits - 1);
-                }
-                Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
-            }
-        }
-    }
-
-    /// So many bytes have moved.
-    fn spend(self: Pin<&mut Self>, bytes: usize) {
-        let lease = self.project().lease;
-        if let Some(held) = lease {
-            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(held.permits());
-            held.release(bytes).expect("holds as many");
-        }
-    }
-
-    /// No more bytes for now.
-    fn end(self: Pin<&mut Self>) {
-        give_back(self.project().lease);
-    }
-}
-
-/// Gives back what is left of a piece.
-fn give_back<P: Anchored>(lease: &mut Option<Lease<P>>) {
-    if let Some(mut lease) = lease.take() {
-        let now = lease.limiter().hall().now();
-        let permits = lease.permits();
-        lease.refund_at(now, permits).expect("holds as many");
-    }
+    ///
+    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey). Reading passes as it is, so that
+    /// [`LimitedRead`] around this one limits both, by one queue or by two.
+    ///
+    /// It takes permits for what is to be written, up to a [piece](Self::with_piece), and writes it when it has them. What the writer within does not take of it at once may be written at any later
+    /// time; closed or dropped, this gives the permits back, as far as the limiter can take them. Those that wait get shares as what they write at once is to each other: the same share, where
+    /// that is a piece or more.
+    ///
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, a writer that stands still may write up to a piece on top. For a rate in bytes each second, a token bucket: its burst is best a piece or
+    /// two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as the bytes are written.)
+    ///
+    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing has been written
+    /// then. Vectored writes go slice by slice.
+    ///
+    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    ///
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::sync::Arc;
+    /// use futures_util::AsyncWriteExt;
+    /// use portcullis_async::{LimitedWrite, Queue, ThreadTimer};
+    /// use portcullis_core::{Rate, TokenBucket};
+    ///
+    /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
+    /// let up: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
+    /// up.attend_shared();
+    /// # futures_executor::block_on(async {
+    /// let socket: Vec<u8> = Vec::new();
+    /// let mut limited = pin!(LimitedWrite::new(socket, Arc::clone(&up)));
+    /// limited.write_all(&[7; 500_000]).await?;
+    /// assert_eq!(limited.get_ref().len(), 500_000);
+    /// # std::io::Result::Ok(()) }).unwrap();
+    /// ```
+    LimitedWrite, "writer", Outflow
 }

@@ -9,7 +9,7 @@ use crate::rejected::Rejected;
 /// let refused = Refused { item: "late", rejected: Rejected::Closed { permits: 1 } };
 /// assert_eq!(refused.to_string(), "an item is refused: closed");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Refused<T> {
     /// What was to pass.
     pub item: T,
@@ -23,8 +23,11 @@ impl<T> fmt::Display for Refused<T> {
     }
 }
 
-impl<T: fmt::Debug> core::error::Error for Refused<T> {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        Some(&self.rejected)
+/// Without the item, which may be anything.
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("rejected", &self.rejected).finish_non_exhaustive()
     }
 }
+
+impl<T> core::error::Error for Refused<T> {}

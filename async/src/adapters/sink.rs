@@ -2,10 +2,12 @@ use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
+use futures_core::Stream;
 use futures_sink::Sink;
 use pin_project_lite::pin_project;
 
 use super::admission::Admission;
+use super::leases::Unspent;
 use super::refused::Refused;
 use super::weight::Weight;
 use crate::acquire::Anchored;
@@ -14,7 +16,10 @@ pin_project! {
     /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on, and gives them back as it goes.
     ///
     /// `P` points to the queue, and `weight` says how many permits an item takes: as of a [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is
-    /// ready for it, so that no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls. One item waits at a time.
+    /// ready for it, so that no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls;
+    /// meanwhile the sink within is flushed. One item waits at a time.
+    ///
+    /// An item that is refused comes back in the error; the next one may pass, and a flush or a close has to be asked for again. If the sink is a stream as well, that passes as it is.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
@@ -44,7 +49,9 @@ pin_project! {
         #[pin]
         admission: Admission<P>,
         weight: W,
+        // The item that waits, and how many permits it takes; and those, when it has them.
         next: Option<(T, u32)>,
+        permits: Option<Unspent<P>>,
     }
 }
 
@@ -61,7 +68,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// futures_executor::block_on(out.send("by size")).unwrap();
     /// ```
     pub const fn new(sink: S, queue: P, weight: W) -> Self {
-        Self { sink, admission: Admission::new(queue), weight, next: None }
+        Self { sink, admission: Admission::new(queue), weight, next: None, permits: None }
     }
 
     /// The sink within. An item that waits is not in it yet.
@@ -77,19 +84,48 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         &self.sink
     }
 
-    /// Lets the item that waits go on, if one does.
-    fn poll_next(
+    /// The sink within, to be used past this adapter.
+    ///
+    /// ```
+    /// # use std::pin::pin;
+    /// # use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
+    /// out.as_mut().get_pin_mut().push(7);
+    /// assert_eq!(*out.get_ref(), [7]);
+    /// ```
+    pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut S> {
+        self.project().sink
+    }
+
+    /// Lets the item that waits go on, if one does. Those before it are not to wait for its permits.
+    fn poll_item(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), SinkError<T, S::Error>>> {
-        let this = self.project();
-        let Some((_, permits)) = this.next else { return Poll::Ready(Ok(())) };
-        let outcome = ready!(this.admission.poll(context, *permits));
+        let mut this = self.project();
+        let Some((_, weight)) = this.next else { return Poll::Ready(Ok(())) };
+        if this.permits.is_none() {
+            match this.admission.poll(context, *weight) {
+                Poll::Ready(Ok(lease)) => *this.permits = Some(Unspent::new(lease)),
+                Poll::Ready(Err(rejected)) => {
+                    let (item, _) = this.next.take().expect("is there");
+                    return Poll::Ready(Err(SinkError::Refused(Refused { item, rejected })));
+                }
+                Poll::Pending => {
+                    return match this.sink.poll_flush(context) {
+                        Poll::Ready(Err(error)) => Poll::Ready(Err(SinkError::Sink(error))),
+                        _ => Poll::Pending,
+                    };
+                }
+            }
+        }
+        // It was, and may not be after a flush.
+        ready!(this.sink.as_mut().poll_ready(context)).map_err(SinkError::Sink)?;
+        let _lease = this.permits.take().map(Unspent::into_lease);
         let (item, _) = this.next.take().expect("is there");
-        Poll::Ready(match outcome {
-            Ok(_lease) => this.sink.start_send(item).map_err(SinkError::Sink),
-            Err(rejected) => Err(SinkError::Refused(Refused { item, rejected })),
-        })
+        Poll::Ready(this.sink.start_send(item).map_err(SinkError::Sink))
     }
 }
 
@@ -97,7 +133,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
     type Error = SinkError<T, S::Error>;
 
     fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.as_mut().poll_next(context))?;
+        ready!(self.as_mut().poll_item(context))?;
         self.project().sink.poll_ready(context).map_err(SinkError::Sink)
     }
 
@@ -113,13 +149,26 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.as_mut().poll_next(context))?;
+        ready!(self.as_mut().poll_item(context))?;
         self.project().sink.poll_flush(context).map_err(SinkError::Sink)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.as_mut().poll_next(context))?;
+        ready!(self.as_mut().poll_item(context))?;
         self.project().sink.poll_close(context).map_err(SinkError::Sink)
+    }
+}
+
+/// Not limited.
+impl<S: Stream, P: Anchored, W, T> Stream for LimitedSink<S, P, W, T> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        self.project().sink.poll_next(context)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.sink.size_hint()
     }
 }
 
@@ -136,7 +185,7 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 /// let refused = Refused { item: "late", rejected: Rejected::Closed { permits: 1 } };
 /// assert_eq!(SinkError::<_, std::io::Error>::Refused(refused).to_string(), "an item is refused: closed");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkError<T, E> {
     /// The item did not get its permits. The next one may.
     Refused(Refused<T>),
@@ -153,10 +202,20 @@ impl<T, E: fmt::Display> fmt::Display for SinkError<T, E> {
     }
 }
 
-impl<T: fmt::Debug, E: core::error::Error + 'static> core::error::Error for SinkError<T, E> {
+/// Without the item, which may be anything.
+impl<T, E: fmt::Debug> fmt::Debug for SinkError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refused) => f.debug_tuple("Refused").field(refused).finish(),
+            Self::Sink(error) => f.debug_tuple("Sink").field(error).finish(),
+        }
+    }
+}
+
+impl<T, E: core::error::Error + 'static> core::error::Error for SinkError<T, E> {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Refused(refused) => Some(&refused.rejected),
+            Self::Refused(_) => None,
             Self::Sink(error) => error.source(),
         }
     }

@@ -3,10 +3,12 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
 use futures_core::Stream;
+use futures_sink::Sink;
 use pin_project_lite::pin_project;
 use portcullis_core::Lease;
 
 use super::admission::Admission;
+use super::leases::item;
 use super::refused::Refused;
 use super::weight::Weight;
 use crate::acquire::Anchored;
@@ -16,7 +18,8 @@ pin_project! {
     ///
     /// `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey); `weight` says how many permits an item takes. One item at a
     /// time is taken from the stream, and then waits; it is dropped with this one. An item that is refused comes as an error, with the reason, and the stream goes on: the
-    /// queue is full or closed, or can never grant as much (so that an item's weight must not be more than the burst).
+    /// queue is full or closed, or can never grant as much. So a queue that stays open, has room for all who wait, and a burst of the heaviest item, refuses none. If the stream is a sink
+    /// as well, that passes as it is.
     ///
     /// To bound how many items are in work, [`LeasedStream`] yields the leases as well.
     ///
@@ -74,6 +77,21 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     pub const fn get_ref(&self) -> &S {
         self.leased.get_ref()
     }
+
+    /// The stream within, to be used past this adapter.
+    ///
+    /// ```
+    /// # use std::pin::pin;
+    /// # use futures_util::{FutureExt, StreamExt, stream};
+    /// # use portcullis_async::{LimitedStream, PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let limited = pin!(LimitedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));
+    /// assert_eq!(limited.get_pin_mut().next().now_or_never(), Some(Some(1)));
+    /// ```
+    pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut S> {
+        self.project().leased.get_pin_mut()
+    }
 }
 
 impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LimitedStream<S, P, W> {
@@ -81,7 +99,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LimitedStrea
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = ready!(self.project().leased.poll_next(context));
-        Poll::Ready(next.map(|outcome| outcome.map(|(item, _lease)| item)))
+        Poll::Ready(next.map(|outcome| outcome.map(item)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -149,6 +167,21 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     pub const fn get_ref(&self) -> &S {
         &self.stream
     }
+
+    /// The stream within, to be used past this adapter.
+    ///
+    /// ```
+    /// # use std::pin::pin;
+    /// # use futures_util::{FutureExt, StreamExt, stream};
+    /// # use portcullis_async::{LeasedStream, PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let limited = pin!(LeasedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));
+    /// assert_eq!(limited.get_pin_mut().next().now_or_never(), Some(Some(1)));
+    /// ```
+    pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut S> {
+        self.project().stream
+    }
 }
 
 impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LeasedStream<S, P, W> {
@@ -176,6 +209,48 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LeasedStream
         let waiting = usize::from(self.next.is_some());
         let (least, most) = self.stream.size_hint();
         (least.saturating_add(waiting), most.and_then(|most| most.checked_add(waiting)))
+    }
+}
+
+/// Not limited.
+impl<T, S: Stream + Sink<T>, P: Anchored + Clone, W> Sink<T> for LimitedStream<S, P, W> {
+    type Error = S::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().leased.poll_ready(context)
+    }
+
+    fn start_send(self: Pin<&mut Self>, item: T) -> Result<(), S::Error> {
+        self.project().leased.start_send(item)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().leased.poll_flush(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().leased.poll_close(context)
+    }
+}
+
+/// Not limited.
+impl<T, S: Stream + Sink<T>, P: Anchored + Clone, W> Sink<T> for LeasedStream<S, P, W> {
+    type Error = S::Error;
+
+    fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().stream.poll_ready(context)
+    }
+
+    fn start_send(self: Pin<&mut Self>, item: T) -> Result<(), S::Error> {
+        self.project().stream.start_send(item)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().stream.poll_flush(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.project().stream.poll_close(context)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::adapters::refused::Refused;
 /// use portcullis_async::channel::SendError;
 /// assert_eq!(SendError::Closed("late").into_item(), "late");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SendError<T> {
     /// The channel is closed, or nobody reads any more.
     Closed(T),
@@ -31,6 +31,7 @@ impl<T> SendError<T> {
         }
     }
 
+    /// With another item.
     pub(super) fn with<U>(self, item: U) -> SendError<U> {
         match self {
             Self::Closed(_) => SendError::Closed(item),
@@ -48,14 +49,17 @@ impl<T> fmt::Display for SendError<T> {
     }
 }
 
-impl<T: fmt::Debug> core::error::Error for SendError<T> {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+/// Without the item, which may be anything.
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed(_) => None,
-            Self::Refused(refused) => Some(&refused.rejected),
+            Self::Closed(_) => f.write_str("Closed(..)"),
+            Self::Refused(refused) => f.debug_tuple("Refused").field(refused).finish(),
         }
     }
 }
+
+impl<T> core::error::Error for SendError<T> {}
 
 /// Why an item was not sent at once. The item comes back.
 ///
@@ -63,7 +67,7 @@ impl<T: fmt::Debug> core::error::Error for SendError<T> {
 /// use portcullis_async::channel::TrySendError;
 /// assert_eq!(TrySendError::Full("late").into_item(), "late");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TrySendError<T> {
     /// The channel has no room, or others wait for it.
     Full(T),
@@ -90,6 +94,15 @@ impl<T> TrySendError<T> {
             Self::Full(item) | Self::Closed(item) | Self::Denied { item, .. } => item,
         }
     }
+
+    /// With another item.
+    pub(super) fn with<U>(self, item: U) -> TrySendError<U> {
+        match self {
+            Self::Full(_) => TrySendError::Full(item),
+            Self::Closed(_) => TrySendError::Closed(item),
+            Self::Denied { denied, .. } => TrySendError::Denied { item, denied },
+        }
+    }
 }
 
 impl<T> fmt::Display for TrySendError<T> {
@@ -102,14 +115,20 @@ impl<T> fmt::Display for TrySendError<T> {
     }
 }
 
-impl<T: fmt::Debug> core::error::Error for TrySendError<T> {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+/// Without the item, which may be anything.
+impl<T> fmt::Debug for TrySendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(_) | Self::Closed(_) => None,
-            Self::Denied { denied, .. } => Some(denied),
+            Self::Full(_) => f.write_str("Full(..)"),
+            Self::Closed(_) => f.write_str("Closed(..)"),
+            Self::Denied { denied, .. } => {
+                f.debug_struct("Denied").field("denied", denied).finish_non_exhaustive()
+            }
         }
     }
 }
+
+impl<T> core::error::Error for TrySendError<T> {}
 
 /// Why no item was received.
 ///

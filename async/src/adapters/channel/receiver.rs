@@ -3,15 +3,17 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 
-use futures_core::Stream;
+use futures_core::stream::{FusedStream, Stream};
 use pin_project_lite::pin_project;
 use portcullis_core::{Lease, Limiter};
 
-use super::{Leased, Room, TryRecvError};
+use super::{Finally, Leased, Room, TryRecvError};
 use crate::acquire::Anchored;
+use crate::adapters::leases::item;
 
 pin_project! {
-    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones share them; when the last one is dropped the channel is closed, and what is
+    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones share them (each item goes to one of them). As async-channel's, it must be pinned to be polled
+    /// as a stream. When the last one is dropped the channel is closed, and what is
     /// in it is dropped.
     ///
     /// ```
@@ -49,9 +51,7 @@ impl<T, P: Anchored> Readers<T, P> {
     }
 
     fn close(&self) -> bool {
-        let was_open = self.items.close();
-        self.room.close();
-        was_open
+        self.room.close(|| self.items.close())
     }
 
     fn empty(&self) {
@@ -63,17 +63,10 @@ impl<T, P: Anchored> Readers<T, P> {
 
 impl<T, P: Anchored> Drop for Readers<T, P> {
     fn drop(&mut self) {
-        /// Goes on if an item panics as it is dropped.
-        struct Rest<'r, T, P: Anchored>(&'r Readers<T, P>);
-        impl<T, P: Anchored> Drop for Rest<'_, T, P> {
-            fn drop(&mut self) {
-                self.0.empty();
-            }
-        }
+        // Until it is empty: also if a waker panics, or an item as it is dropped.
+        let _rest = Finally(|| self.empty());
+        let _items = Finally(|| self.empty());
         self.close();
-        let rest = Rest(self);
-        self.empty();
-        drop(rest);
     }
 }
 
@@ -102,8 +95,29 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
     /// ```
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        self.try_recv_leased().map(item)
+    }
+
+    /// The same, with the item's lease: as [`recv_leased`](Self::recv_leased).
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError`].
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// sender.try_send("a job").unwrap();
+    /// let (job, lease) = receiver.try_recv_leased().unwrap();
+    /// assert_eq!((job, lease.permits(), queue.available()), ("a job", 1, 8));
+    /// ```
+    pub fn try_recv_leased(&self) -> Result<(T, Lease<P>), TryRecvError> {
         match self.items.try_recv() {
-            Ok(leased) => Ok(self.readers.receive(leased).0),
+            Ok(leased) => Ok(self.readers.receive(leased)),
             Err(async_channel::TryRecvError::Empty) => Err(TryRecvError::Empty),
             Err(async_channel::TryRecvError::Closed) => Err(TryRecvError::Closed),
         }
@@ -126,7 +140,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # });
     /// ```
     pub async fn recv(&self) -> Option<T> {
-        self.recv_leased().await.map(|(item, _lease)| item)
+        self.recv_leased().await.map(item)
     }
 
     /// The same, with the item's lease: permits of a [`Concurrency`](portcullis_core::Concurrency) limit are in use until it is dropped, and so bound what is in the channel
@@ -170,6 +184,22 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.close()
     }
 
+    /// Whether it is closed, by either side or because nobody writes any more; there may be items still.
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
+    /// drop(sender);
+    /// assert!(receiver.is_closed());
+    /// ```
+    pub fn is_closed(&self) -> bool {
+        self.items.is_closed()
+    }
+
     /// How many items can be received now.
     ///
     /// ```
@@ -209,7 +239,13 @@ impl<T, P: Anchored> Stream for Receiver<T, P> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let this = self.project();
         let next = this.items.poll_next(context);
-        next.map(|leased| leased.map(|leased| this.readers.receive(leased).0))
+        next.map(|leased| leased.map(|leased| item(this.readers.receive(leased))))
+    }
+}
+
+impl<T, P: Anchored> FusedStream for Receiver<T, P> {
+    fn is_terminated(&self) -> bool {
+        self.items.is_terminated()
     }
 }
 

@@ -4,10 +4,11 @@ use core::pin::pin;
 use core::task::Poll;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Receipt};
+use portcullis_core::{Lease, Limiter};
 
 use super::{Leased, Places, Room, SendError, TrySendError};
 use crate::acquire::{Acquire, Anchored, Queued};
+use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
 use crate::hall::Waits;
@@ -63,17 +64,40 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
     /// ```
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-        let permits = self.weight.permits(&item);
+        match self.try_reserve(self.weight.permits(&item)) {
+            Ok(permit) => self.put(permit, item).map_err(TrySendError::Closed),
+            Err(error) => Err(error.with(item)),
+        }
+    }
+
+    /// Takes room, and `permits` of the limiter (0: none), now: for one item, to be sent later.
+    ///
+    /// # Errors
+    ///
+    /// As of [`try_send`](Self::try_send).
+    ///
+    /// ```
+    /// # use core::num::NonZero;
+    /// # use portcullis_async::channel::channel;
+    /// # use portcullis_async::{PerItem, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
+    /// let permit = sender.try_reserve(1).unwrap();
+    /// permit.send("made for the place").unwrap();
+    /// # drop(receiver);
+    /// ```
+    pub fn try_reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, TrySendError<()>> {
         let Ok(place) = self.room.places.try_acquire(1) else {
-            return Err(if self.is_closed() { TrySendError::Closed(item) } else { TrySendError::Full(item) });
+            return Err(if self.is_closed() { TrySendError::Closed(()) } else { TrySendError::Full(()) });
         };
         let lease = match permits {
-            0 => Ok(self.free()),
+            0 => Ok(nothing(self.queue.clone())),
             _ => Lease::try_acquire_at(self.queue.clone(), self.queue.hall().now(), permits),
         };
         match lease {
-            Ok(lease) => self.put(place, lease, item).map_err(TrySendError::Closed),
-            Err(denied) => Err(TrySendError::Denied { item, denied }),
+            Ok(lease) => Ok(Permit { sender: self, place, permits: Unspent::new(lease) }),
+            Err(denied) => Err(TrySendError::Denied { item: (), denied }),
         }
     }
 
@@ -82,7 +106,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     ///
     /// # Errors
     ///
-    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the queue of permits refuses it.
+    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the queue of permits refuses it, which is asked when there is room.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -101,7 +125,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Waits for room, and for `permits` of the limiter (0: none): for one item, to be sent later.
+    /// Waits for room, and for `permits` of the limiter (0: none), whatever the item that is then sent weighs.
     ///
     /// # Errors
     ///
@@ -123,39 +147,37 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// ```
     pub async fn reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, SendError<()>> {
         let place = self.room.places.acquire(1).await.map_err(|_| SendError::Closed(()))?;
-        let lease = if permits == 0 { self.free() } else { self.permits(permits).await? };
-        Ok(Permit { sender: self, place, lease })
+        let permits = self.permits(permits).await?;
+        Ok(Permit { sender: self, place, permits })
     }
 
     /// Waits for permits, until the channel closes.
-    async fn permits(&self, n: u32) -> Result<Lease<P>, SendError<()>> {
+    async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
+        if n == 0 {
+            return Ok(Unspent::new(nothing(self.queue.clone())));
+        }
         let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
         let mut end = pin!(self.room.end.acquire(1));
         poll_fn(|context| {
             if let Poll::Ready(outcome) = wait.as_mut().poll(context) {
                 let refused = |rejected| SendError::Refused(Refused { item: (), rejected });
-                return Poll::Ready(outcome.map_err(refused));
+                return Poll::Ready(outcome.map(Unspent::new).map_err(refused));
             }
             end.as_mut().poll(context).map(|_| Err(SendError::Closed(())))
         })
         .await
     }
 
-    /// What an item takes that weighs nothing.
-    fn free(&self) -> Lease<P> {
-        Lease::from_grant(self.queue.clone(), 0, Receipt::NONE)
-    }
-
     /// Puts an item into its place, unless the channel is closed.
-    fn put(&self, place: Lease<&Places>, lease: Lease<P>, item: T) -> Result<(), T> {
-        match self.items.try_send((item, lease)) {
-            Ok(()) => {
-                // To be released by the reader.
-                let _taken = place.forget();
-                Ok(())
-            }
-            Err(error) => Err(error.into_inner().0),
-        }
+    fn put(&self, permit: Permit<'_, T, P, W>, item: T) -> Result<(), T> {
+        // To be released by the reader: the item is there before a waker has a chance to panic.
+        let place = permit.place.forget();
+        self.items.try_send((item, permit.permits.into_lease())).map_err(|error| {
+            self.room.places.release(place);
+            let (item, lease) = error.into_inner();
+            drop(Unspent::new(lease));
+            item
+        })
     }
 
     /// Closes the channel: nothing can be sent any more; what is there can be received. Says whether it was open.
@@ -173,9 +195,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// assert_eq!(receiver.try_recv(), Ok(1));
     /// ```
     pub fn close(&self) -> bool {
-        let was_open = self.items.close();
-        self.room.close();
-        was_open
+        self.room.close(|| self.items.close())
     }
 
     /// Whether it is closed, by either side or because nobody reads any more.
@@ -212,7 +232,8 @@ impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
     }
 }
 
-/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`]. Dropped, it gives both back.
+/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`]. Dropped, it gives both back: permits that come back by time alone as far as
+/// the limiter can take them, as of a [refund](Lease::refund_at).
 ///
 /// ```
 /// # use core::num::NonZero;
@@ -230,7 +251,7 @@ impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
 pub struct Permit<'s, T, P: Anchored, W> {
     sender: &'s Sender<T, P, W>,
     place: Lease<&'s Places>,
-    lease: Lease<P>,
+    permits: Unspent<P>,
 }
 
 impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
@@ -252,13 +273,12 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
     /// assert_eq!(permit.send(7), Err(SendError::Closed(7)));
     /// ```
     pub fn send(self, item: T) -> Result<(), SendError<T>> {
-        let Self { sender, place, lease } = self;
-        sender.put(place, lease, item).map_err(SendError::Closed)
+        self.sender.put(self, item).map_err(SendError::Closed)
     }
 }
 
 impl<T, P: Anchored, W> fmt::Debug for Permit<'_, T, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("permits", &self.lease.permits()).finish_non_exhaustive()
+        f.debug_struct("Permit").field("permits", &self.permits.left()).finish_non_exhaustive()
     }
 }

@@ -4,8 +4,34 @@ use std::io;
 
 use futures_io::{AsyncRead, AsyncWrite, IoSlice, IoSliceMut};
 
+use super::inflow::Room;
 use super::{LimitedRead, LimitedWrite};
 use crate::acquire::Anchored;
+
+/// A buffer, and how many bytes of it are handed out.
+struct Slice<'b> {
+    buffer: &'b mut [u8],
+    filled: usize,
+}
+
+impl Room for Slice<'_> {
+    fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn came(&self, n: usize) -> &[u8] {
+        &self.buffer[..n]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.filled = n;
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        self.filled = bytes.len();
+    }
+}
 
 impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
     fn poll_read(
@@ -14,16 +40,12 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
-        if buffer.is_empty() {
-            return this.inner.poll_read(context, buffer);
-        }
-        let may = ready!(this.allowance.as_mut().poll(context, buffer.len()))?;
-        let read = ready!(this.inner.poll_read(context, &mut buffer[..may]))?;
-        match read {
-            0 => this.allowance.end(),
-            _ => this.allowance.spend(read),
-        }
-        Poll::Ready(Ok(read))
+        let mut room = Slice { buffer, filled: 0 };
+        ready!(this.flow.poll(context, &mut room, |context, room, most| {
+            let part = &mut room.buffer[..most];
+            this.inner.as_mut().poll_read(context, part).map_ok(|came| came.min(most))
+        }))?;
+        Poll::Ready(Ok(room.filled))
     }
 }
 
@@ -51,14 +73,8 @@ impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
 
 impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut this = self.project();
-        if bytes.is_empty() {
-            return this.inner.poll_write(context, bytes);
-        }
-        let may = ready!(this.allowance.as_mut().poll(context, bytes.len()))?;
-        let written = ready!(this.inner.poll_write(context, &bytes[..may]))?;
-        this.allowance.spend(written);
-        Poll::Ready(Ok(written))
+        let this = self.project();
+        this.flow.poll(context, bytes, |context, part| this.inner.poll_write(context, part))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -67,7 +83,7 @@ impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.project();
-        this.allowance.end();
+        this.flow.end();
         this.inner.poll_close(context)
     }
 }

@@ -1,11 +1,31 @@
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll};
 use std::io::{self, IoSlice};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::inflow::Room;
 use super::{LimitedRead, LimitedWrite};
 use crate::acquire::Anchored;
+
+impl Room for ReadBuf<'_> {
+    fn len(&self) -> usize {
+        self.remaining()
+    }
+
+    fn came(&self, n: usize) -> &[u8] {
+        let filled = self.filled().len();
+        &self.initialized()[filled..filled + n]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.advance(n);
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.put_slice(bytes);
+    }
+}
 
 impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
     fn poll_read(
@@ -14,19 +34,18 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut this = self.project();
-        if buffer.remaining() == 0 {
-            return this.inner.poll_read(context, buffer);
-        }
-        let may = ready!(this.allowance.as_mut().poll(context, buffer.remaining()))?;
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(may));
-        ready!(this.inner.poll_read(context, &mut part))?;
-        let read = part.filled().len();
-        buffer.advance(read);
-        match read {
-            0 => this.allowance.end(),
-            _ => this.allowance.spend(read),
-        }
-        Poll::Ready(Ok(()))
+        this.flow.poll(context, buffer, |context, buffer, most| {
+            if most < buffer.remaining() {
+                let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+                return this.inner.as_mut().poll_read(context, &mut part).map_ok(|()| part.filled().len());
+            }
+            // As it is, which spares zeros; not handed out yet.
+            let filled = buffer.filled().len();
+            let outcome = this.inner.as_mut().poll_read(context, buffer);
+            let came = buffer.filled().len().saturating_sub(filled);
+            buffer.set_filled(filled);
+            outcome.map_ok(|()| came)
+        })
     }
 }
 
@@ -58,14 +77,8 @@ impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
 
 impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut this = self.project();
-        if bytes.is_empty() {
-            return this.inner.poll_write(context, bytes);
-        }
-        let may = ready!(this.allowance.as_mut().poll(context, bytes.len()))?;
-        let written = ready!(this.inner.poll_write(context, &bytes[..may]))?;
-        this.allowance.spend(written);
-        Poll::Ready(Ok(written))
+        let this = self.project();
+        this.flow.poll(context, bytes, |context, part| this.inner.poll_write(context, part))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -74,7 +87,7 @@ impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.project();
-        this.allowance.end();
+        this.flow.end();
         this.inner.poll_shutdown(context)
     }
 }

@@ -1,0 +1,134 @@
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use std::io;
+use std::vec::Vec;
+
+use pin_project_lite::pin_project;
+
+use super::Piece;
+use crate::acquire::Anchored;
+use crate::adapters::admission::Admission;
+use crate::rejected::Rejected;
+
+pin_project! {
+    /// Bytes that have come, and take their permits before they are handed out.
+    pub(super) struct Inflow<P: Anchored> {
+        #[pin]
+        admission: Admission<P>,
+        pub(super) piece: Piece,
+        // Those that had to wait; of these, those that have been handed out, and those that have no permit yet.
+        bytes: Vec<u8>,
+        given: usize,
+        owed: usize,
+        // What comes after them: the end of the data, or an error.
+        then: Option<io::Result<()>>,
+    }
+}
+
+/// Room for bytes.
+pub(super) trait Room {
+    fn len(&self) -> usize;
+
+    /// The first `n` bytes of it, which have come.
+    fn came(&self, n: usize) -> &[u8];
+
+    /// Hands out the first `n` bytes of it.
+    fn advance(&mut self, n: usize);
+
+    /// Hands out these bytes.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl<P: Anchored> Inflow<P> {
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.given..]
+    }
+}
+
+impl<P: Anchored + Clone> Inflow<P> {
+    pub(super) const fn new(queue: P) -> Self {
+        let admission = Admission::new(queue);
+        Self { admission, piece: Piece::DEFAULT, bytes: Vec::new(), given: 0, owed: 0, then: None }
+    }
+
+    /// Reads into `room`, as soon as the bytes may be handed out. `read` puts up to as many as it is told at its beginning, and says how many.
+    pub(super) fn poll<B: Room>(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut B,
+        mut read: impl FnMut(&mut Context<'_>, &mut B, usize) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<()>> {
+        if room.len() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if self.bytes.is_empty() {
+            if let Some(then) = self.as_mut().project().then.take() {
+                return Poll::Ready(then);
+            }
+            let piece = self.piece.of(&self.admission);
+            let came = ready!(read(context, room, piece.min(room.len())))?;
+            if came == 0 || self.admission.take_now(u32::try_from(came).unwrap_or(u32::MAX)).is_some() {
+                room.advance(came);
+                return Poll::Ready(Ok(()));
+            }
+            self.as_mut().keep(context, room, came, piece, read);
+        }
+        ready!(self.as_mut().poll_permits(context))?;
+        let this = self.project();
+        let bytes = &this.bytes[*this.given..];
+        let bytes = &bytes[..bytes.len().min(room.len())];
+        room.put(bytes);
+        *this.given += bytes.len();
+        if *this.given == this.bytes.len() {
+            this.bytes.clear();
+            *this.given = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps the first `came` bytes of `room`, which have to wait, and as many more as are there now and make a piece: so all who wait ask for as much, whatever their buffers.
+    fn keep<B: Room>(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut B,
+        mut came: usize,
+        piece: usize,
+        mut read: impl FnMut(&mut Context<'_>, &mut B, usize) -> Poll<io::Result<usize>>,
+    ) {
+        let this = self.project();
+        loop {
+            this.bytes.extend_from_slice(room.came(came));
+            *this.owed = this.bytes.len();
+            let most = piece.saturating_sub(this.bytes.len()).min(room.len());
+            if most == 0 {
+                return;
+            }
+            came = match read(context, room, most) {
+                Poll::Ready(Ok(more)) if more > 0 => more,
+                Poll::Ready(then) => {
+                    *this.then = Some(then.map(|_| ()));
+                    return;
+                }
+                Poll::Pending => return,
+            };
+        }
+    }
+
+    /// Waits for the permits of the bytes that are kept.
+    fn poll_permits(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut this = self.project();
+        let mut most = u32::MAX;
+        while *this.owed > 0 {
+            let wanted = u32::try_from(*this.owed).unwrap_or(u32::MAX).min(most);
+            match ready!(this.admission.as_mut().poll(context, wanted)) {
+                Ok(lease) => *this.owed -= lease.permits() as usize,
+                // The limit has been set lower meanwhile: in parts.
+                Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
+                    most = capacity.min(permits - 1);
+                }
+                Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

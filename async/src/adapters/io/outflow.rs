@@ -1,0 +1,64 @@
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use std::io;
+
+use pin_project_lite::pin_project;
+
+use super::Piece;
+use crate::acquire::Anchored;
+use crate::adapters::admission::Admission;
+use crate::adapters::leases::Unspent;
+use crate::rejected::Rejected;
+
+pin_project! {
+    /// Bytes that take their permits before they go.
+    pub(super) struct Outflow<P: Anchored> {
+        #[pin]
+        admission: Admission<P>,
+        pub(super) piece: Piece,
+        // For those that have not gone yet.
+        permits: Option<Unspent<P>>,
+    }
+}
+
+impl<P: Anchored + Clone> Outflow<P> {
+    pub(super) const fn new(queue: P) -> Self {
+        Self { admission: Admission::new(queue), piece: Piece::DEFAULT, permits: None }
+    }
+
+    /// Writes the first of `bytes` by `write`, as soon as they may go, and says how many.
+    pub(super) fn poll(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+        write: impl FnOnce(&mut Context<'_>, &[u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut this = self.project();
+        let mut most = u32::try_from(this.piece.of(&this.admission).min(bytes.len())).unwrap_or(u32::MAX);
+        while most > 0 && this.permits.is_none() {
+            match ready!(this.admission.as_mut().poll(context, most)) {
+                Ok(lease) => *this.permits = Some(Unspent::new(lease)),
+                // The limit has been set lower meanwhile.
+                Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
+                    most = capacity.min(permits - 1);
+                }
+                Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
+            }
+        }
+        let may = this.permits.as_ref().map_or(0, |permits| permits.left() as usize).min(bytes.len());
+        let written = ready!(write(context, &bytes[..may]))?;
+        if let Some(permits) = this.permits {
+            permits.spend(u32::try_from(written).unwrap_or(u32::MAX));
+        }
+        // Used up, they are not held while the next ones are waited for.
+        this.permits.take_if(|permits| permits.left() == 0);
+        Poll::Ready(Ok(written))
+    }
+
+    /// No more bytes: gives back what they would have needed.
+    pub(super) fn end(self: Pin<&mut Self>) {
+        let this = self.project();
+        this.admission.cancel();
+        *this.permits = None;
+    }
+}

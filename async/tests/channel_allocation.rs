@@ -1,0 +1,77 @@
+//! No writer's wait allocates, for room or for permits, whatever comes of it: a counting allocator watches.
+#![cfg(feature = "channel")]
+
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
+use core::future::Future;
+use core::num::NonZero;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc;
+
+use allocations::allocations;
+use portcullis_async::Queue;
+use portcullis_async::channel::{SendError, TrySendError, channel};
+use portcullis_core::{Concurrency, ManualClock};
+
+fn poll<F: Future>(wait: &mut Pin<&mut F>) -> Poll<F::Output> {
+    wait.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn the_allocator_counts() {
+    assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 4));
+    let (sender, receiver) = channel(Arc::clone(&queue), NonZero::new(2).unwrap(), |n: &u32| *n);
+    // The channel crate makes what it wakes readers with when it is first used.
+    sender.try_send(0).unwrap();
+    receiver.try_recv().unwrap();
+    let count = allocations(|| {
+        // At once.
+        assert!(matches!(poll(&mut pin!(sender.send(1))), Poll::Ready(Ok(()))));
+        assert_eq!(sender.try_send(1), Ok(()));
+        assert_eq!(sender.try_send(1), Err(TrySendError::Full(1)));
+        // For room, then for permits; polled anew; given up.
+        let (mut first, mut second) = (pin!(sender.send(2)), pin!(sender.reserve(1)));
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        assert!(poll(&mut first).is_pending() && poll(&mut pin!(sender.send(1))).is_pending());
+        assert_eq!(receiver.try_recv(), Ok(1));
+        assert!(poll(&mut first).is_pending() && poll(&mut first).is_pending());
+        assert!(matches!(poll(&mut pin!(receiver.recv())), Poll::Ready(Some(1))));
+        assert!(matches!(poll(&mut first), Poll::Ready(Ok(()))));
+        assert!(poll(&mut second).is_pending());
+        assert!(matches!(poll(&mut pin!(sender.send(5))), Poll::Pending), "no room");
+        let Poll::Ready(Some((2, lease))) = poll(&mut pin!(receiver.recv_leased())) else { panic!("sent") };
+        assert!(matches!(poll(&mut pin!(sender.send(5))), Poll::Ready(Err(SendError::Refused(_)))));
+        drop(lease);
+        let Poll::Ready(Ok(permit)) = poll(&mut second) else { panic!("released") };
+        assert_eq!(permit.send(1), Ok(()));
+        assert!(matches!(sender.try_send(2), Err(TrySendError::Denied { .. })));
+        assert_eq!(receiver.try_recv(), Ok(1));
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn the_end_of_a_wait_does_not_allocate() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 4);
+    let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), |n: &u32| *n);
+    let held = queue.try_acquire(1).unwrap();
+    let (mut for_permits, mut for_room) = (pin!(sender.send(1)), pin!(sender.send(2)));
+    let mut waits = || assert!(poll(&mut for_permits).is_pending() && poll(&mut for_room).is_pending());
+    assert_eq!(allocations(&mut waits), 0);
+    // The channel crate makes, once, what it wakes those with who wait for the end.
+    receiver.close();
+    let count = allocations(|| {
+        assert_eq!(poll(&mut for_permits), Poll::Ready(Err(SendError::Closed(1))));
+        assert_eq!(poll(&mut for_room), Poll::Ready(Err(SendError::Closed(2))));
+        drop(held);
+        assert_eq!(queue.available(), 1);
+    });
+    assert_eq!(count, 0);
+}

@@ -1,0 +1,214 @@
+//! Transfers in real time: files, a writer, and two readers on one limit, by the timers of tokio, of smol and of threads. They do not disturb each other: each has its clock and its queue, and mostly waits.
+//!
+//! What a machine does that is busy is not the adapter's: a time that is too long is measured anew, twice. A time that is too short is never excused.
+#![cfg(all(feature = "tokio", feature = "async-io", feature = "futures-io"))]
+
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Instant;
+
+use futures_util::io::{AsyncReadExt, AsyncWriteExt};
+use portcullis_async::{AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ThreadTimer, Timer, TokioTimer};
+use portcullis_core::{Rate, TokenBucket};
+use tokio::io as tokio_io;
+
+const MB: u64 = 1_000_000;
+/// Bytes each second.
+const RATE: u32 = 20_000_000;
+/// What comes in in 50 ms: a timer of 1 ms on a machine that is often late.
+const BURST: u64 = MB;
+
+type Shared<T> = Arc<Queue<TokenBucket, T>>;
+
+/// A queue that sees to its time by itself.
+fn limit<T: Timer + Send + Sync + 'static>(timer: T) -> Shared<T> {
+    let queue = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(RATE), BURST), timer, u64::MAX));
+    queue.attend_shared();
+    queue
+}
+
+/// Fails if it takes longer than that: somebody was not woken.
+fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
+    let (tell, over) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        work();
+        _ = tell.send(());
+    });
+    assert_ne!(over.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout), "somebody sleeps for ever");
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A file of 100 MB, which has no blocks on the disk, for as long as this is there.
+struct Big(PathBuf);
+
+impl Big {
+    const BYTES: u64 = 100 * MB;
+
+    fn new() -> Self {
+        static FILES: AtomicU32 = AtomicU32::new(0);
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("portcullis-io-rate-{}-{number}", std::process::id()));
+        let this = Self(path);
+        File::create(&this.0).and_then(|file| file.set_len(Self::BYTES)).expect("there is room for a name");
+        this
+    }
+}
+
+impl Drop for Big {
+    fn drop(&mut self) {
+        // One that stays takes no room.
+        _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Counts how often a future is polled.
+struct Counted<F> {
+    future: Pin<Box<F>>,
+    polls: u64,
+}
+
+impl<F: Future> Future for Counted<F> {
+    type Output = (F::Output, u64);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.polls += 1;
+        let polls = self.polls;
+        self.future.as_mut().poll(context).map(|outcome| (outcome, polls))
+    }
+}
+
+fn counted<F: Future>(future: F) -> Counted<F> {
+    Counted { future: Box::pin(future), polls: 0 }
+}
+
+/// Measures up to three times how long so many bytes take, and with how many polls: within 1 % of what the rate says, and never less.
+fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
+    let due = Duration::from_nanos((bytes - BURST) * 1_000_000_000 / u64::from(RATE));
+    for attempt in 1.. {
+        let begin = Instant::now();
+        let (moved, polls) = transfer();
+        let time = begin.elapsed();
+        let off = (time.as_secs_f64() / due.as_secs_f64() - 1.0) * 100.0;
+        println!("{what}: {moved} bytes in {time:.3?}, due in {due:.3?}: {off:+.2} %; {polls} polls");
+        assert_eq!(moved, bytes);
+        // The queue's clock begins a little later than the watch.
+        assert!(time >= due, "{what}: more than the rate");
+        if off <= 1.0 {
+            return;
+        }
+        assert!(attempt < 3, "{what}: less than the rate, three times");
+    }
+}
+
+/// So many polls at most for each piece: one for its permits, and those for the file.
+fn of_pieces(bytes: u64, each: u64) -> u64 {
+    (bytes / (16 * 1024) + 1) * each
+}
+
+#[test]
+fn a_file_of_100_mb_by_tokio_takes_as_long_as_the_rate_says() {
+    within(Duration::from_mins(1), || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let file = Big::new();
+        takes_its_time("a file by tokio", Big::BYTES, || {
+            runtime.block_on(async {
+                let down = limit(TokioTimer::new());
+                let file = tokio::fs::File::open(&file.0).await.unwrap();
+                let mut reader = Box::pin(LimitedRead::new(file, down));
+                let (moved, polls) = counted(tokio_io::copy(&mut reader, &mut tokio_io::sink())).await;
+                assert!(polls <= of_pieces(Big::BYTES, 4), "{polls} polls");
+                (moved.unwrap(), polls)
+            })
+        });
+    });
+}
+
+#[test]
+fn a_file_of_100_mb_by_smol_takes_as_long_as_the_rate_says() {
+    within(Duration::from_mins(1), || {
+        let file = Big::new();
+        takes_its_time("a file by smol", Big::BYTES, || {
+            smol::block_on(async {
+                let down = limit(AsyncIoTimer::new());
+                let file = smol::fs::File::open(&file.0).await.unwrap();
+                let reader = Box::pin(LimitedRead::new(file, down));
+                let mut nowhere = futures_util::io::sink();
+                let (moved, polls) = counted(futures_util::io::copy(reader, &mut nowhere)).await;
+                assert!(polls <= of_pieces(Big::BYTES, 4), "{polls} polls");
+                (moved.unwrap(), polls)
+            })
+        });
+    });
+}
+
+#[test]
+fn a_writer_of_20_mb_takes_as_long_as_the_rate_says() {
+    within(Duration::from_mins(1), || {
+        let bytes = vec![7; 20 * MB as usize];
+        takes_its_time("a writer", 20 * MB, || {
+            let up = limit(ThreadTimer::new());
+            let mut writer = Box::pin(LimitedWrite::new(futures_util::io::sink(), up));
+            let (outcome, polls) = futures_executor::block_on(counted(writer.write_all(&bytes)));
+            outcome.unwrap();
+            // Nothing else is waited for than permits.
+            assert!(polls <= of_pieces(20 * MB, 1), "{polls} polls");
+            (20 * MB, polls)
+        });
+    });
+}
+
+/// What two threads read within a time, with buffers of 4 KiB and of 64 KiB.
+fn two_readers(time: Duration) -> [u64; 2] {
+    let down = limit(ThreadTimer::new());
+    let (over, moved) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
+    thread::scope(|scope| {
+        for (buffer, moved) in [4, 64].into_iter().zip(&moved) {
+            let (down, over) = (Arc::clone(&down), &over);
+            scope.spawn(move || {
+                let mut reader = Box::pin(LimitedRead::new(futures_util::io::repeat(7), down));
+                let mut buffer = vec![0; buffer * 1024];
+                futures_executor::block_on(async {
+                    while !over.load(Ordering::Relaxed) {
+                        let read = reader.read(&mut buffer).await?;
+                        moved.fetch_add(read as u64, Ordering::Relaxed);
+                    }
+                    io::Result::Ok(())
+                })
+                .unwrap();
+            });
+        }
+        thread::sleep(time);
+        over.store(true, Ordering::Relaxed);
+    });
+    moved.map(AtomicU64::into_inner)
+}
+
+#[test]
+fn two_readers_on_one_limit_get_half_of_it_each() {
+    within(Duration::from_mins(1), || {
+        for attempt in 1.. {
+            let begin = Instant::now();
+            let moved = two_readers(Duration::from_secs(2));
+            let time = begin.elapsed();
+            let all = BURST + (u128::from(RATE) * time.as_nanos() / 1_000_000_000) as u64;
+            // In thousandths.
+            let off = moved.map(|bytes| bytes.cast_signed() * 2_000 / all.cast_signed() - 1_000);
+            println!("two readers: {moved:?} bytes in {time:.3?}, {off:?} thousandths off half");
+            assert!(moved.iter().sum::<u64>() <= all, "more than the rate");
+            if off.iter().all(|off| off.abs() <= 50) {
+                return;
+            }
+            assert!(attempt < 3, "not half each, three times");
+        }
+    });
+}
