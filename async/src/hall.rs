@@ -35,9 +35,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-#[cfg(target_has_atomic = "64")]
-use portcullis_core::Denied;
-use portcullis_core::{Clock, Limiter, Receipt, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Timestamp};
 
 pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
@@ -432,7 +430,6 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     /// The permits that stand before a newcomer, if nobody is at the lines; else none.
-    #[cfg(target_has_atomic = "64")]
     pub(crate) fn seen_ahead(&self, key: S::Key) -> u64 {
         if !self.is_waited_for(key) {
             return 0;
@@ -444,7 +441,6 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     /// Takes for a key if nobody waits for it, and nobody has the lines at this moment: for those whose bin is not empty, and may be so because of another key.
-    #[cfg(target_has_atomic = "64")]
     pub(crate) fn take_past_others(
         &self,
         key: S::Key,

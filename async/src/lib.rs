@@ -33,7 +33,6 @@ mod drained;
 mod drive;
 mod hall;
 mod hook;
-#[cfg(target_has_atomic = "64")]
 mod keyed_queue;
 mod list;
 mod lock;
@@ -59,7 +58,6 @@ pub use drained::Drained;
 pub use drive::Drive;
 pub use hall::{Next, QueueCounts};
 pub use hook::{Hook, Outcome, Waited};
-#[cfg(target_has_atomic = "64")]
 pub use keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;

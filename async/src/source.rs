@@ -1,7 +1,6 @@
 use core::fmt;
 
 use portcullis_core::Limiter;
-#[cfg(target_has_atomic = "64")]
 use portcullis_core::{Address, Key, Keys};
 
 /// Where a hall has its limiters from.
@@ -69,11 +68,9 @@ impl<L: Limiter> Source for One<L> {
 }
 
 /// One limiter for each key.
-#[cfg(target_has_atomic = "64")]
 #[derive(Debug)]
 pub struct Each<T>(pub(crate) T);
 
-#[cfg(target_has_atomic = "64")]
 impl<T: Keys> Source for Each<T> {
     type Key = Address;
     type At<'s>

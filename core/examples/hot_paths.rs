@@ -11,7 +11,6 @@ use portcullis_core::{
     AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied, FixedWindow, Lease,
     LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited,
 };
-#[cfg(target_has_atomic = "64")]
 use portcullis_core::{KeyLimiter, Keyed, KeyedWord, Line};
 
 macro_rules! acquires {
@@ -56,7 +55,6 @@ acquires! {
 }
 
 // A key's limiter, its hash behind it.
-#[cfg(target_has_atomic = "64")]
 acquires! {
     keyed_bucket_acquire: KeyLimiter<'static, Keyed<TokenBucket<KeyedWord>, &'static [Line]>>;
     keyed_window_acquire: KeyLimiter<'static, Keyed<FixedWindow<KeyedWord>, &'static [Line]>>;

@@ -6,7 +6,6 @@
 use crate::{Denied, Idle, Receipt, Retry, Timestamp};
 
 /// Judges states of one word.
-#[cfg_attr(not(target_has_atomic = "64"), allow(dead_code, unreachable_pub, reason = "there are no tables"))]
 pub trait Judge {
     /// Whether permits come back by release, which then is a refund.
     const RELEASES: bool = false;

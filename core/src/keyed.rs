@@ -30,7 +30,8 @@ impl KeyedLimit for TokenBucket<KeyedWord> {}
 impl KeyedLimit for FixedWindow<KeyedWord> {}
 impl<W: Word> KeyedLimit for Concurrency<W> {}
 
-/// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without allocation, 8 bytes an entry.
+/// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without allocation, 8 bytes an entry (4 on
+/// targets without 64-bit atomics).
 ///
 /// `L` is the limit that each key has, or one of `N` limits, chosen with each key (say, reads and writes of one user, or plans that
 /// differ). `M` is the storage, given by you: `[Line; 1024]` in a static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S`
@@ -49,13 +50,14 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 /// **Keys.** An entry knows its key by its line and by 20 bits of its hash, less those that tell `N` limits apart. A key finds
 /// a stranger in its own entry with a chance of about 1 in 130,000 in a half full table and 1 in 65,000 in a full one (of one limit; with `N`, as many times
 /// as often as `N`, rounded up to a power of two); both then share one limit: fewer permits for each, never more. So whoever makes up keys by the hundred thousand, and looks at what is left of each, finds one
-/// that shares with somebody, and can use up that limit.
+/// that shares with somebody, and can use up that limit. On targets without 64-bit atomics there are 11 bits, and a key meets a stranger with a chance of 1 in 256, or 1 in 128 in a
+/// full table: for the few keys of a small system, best known beforehand.
 ///
 /// **Cost.** A hash, and for nearly all keys one cache line; then what the limiter costs, with one compare-exchange. The first
 /// grant of a key, and each that comes after its entry was forgotten, reads the second line as well, and writes twice. A denial writes nothing, but a
 /// counter if the table is full. Lock-free, except that a key is denied while another thread is just claiming an entry for it, and has been stopped in it.
 ///
-/// **Memory.** 8 bytes an entry; for half full, 16 bytes a key.
+/// **Memory.** 8 bytes an entry, and for half full 16 bytes a key; half of that on targets without 64-bit atomics.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; tables of buckets with a few places for a key, as in
 /// cuckoo hashing (Pagh and Rodler, 2001) without moving.

@@ -9,6 +9,8 @@
 //! +--------------+-----------+---------+     users: calls that are under way
 //! ```
 //!
+//! (Of the 20 bits that there are in a word of 32, 5 are for users and 7 for the time.)
+//!
 //! Transitions: a call counts itself in and notes the time, by compare-exchange; works on the limiter; and counts itself out, and
 //! the use, in one fetch-add. A claim takes an entry only from the very word that it read before it saw that the limiter was as good as
 //! new: no user, and the last use long enough ago. A use between the two changes the word.
@@ -29,7 +31,7 @@ use crate::line::{Address, Entry, Found, Held, Line};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::{Denied, Idle, Limiter, Receipt, Retry, Seed, Timestamp};
+use crate::{Denied, Idle, Limiter, NativeWord, Receipt, Retry, Seed, Timestamp};
 
 /// A limiter of any type for each key, in a table of fixed size: without a lock, without allocation.
 ///
@@ -47,7 +49,7 @@ use crate::{Denied, Idle, Limiter, Receipt, Retry, Seed, Timestamp};
 /// **Time** has to go on for an entry to be forgotten: give a real `now`, also where the limiter itself (a concurrency limit, say) needs none.
 ///
 /// **Cost.** A hash, an entry's cache line and the limiter's own; two atomic writes beside the limiter's own, also for a denial. At most 127 calls at once for
-/// one key; more are denied. Lock-free where the limiter is, as `Keyed` is.
+/// one key (31 on targets without 64-bit atomics); more are denied. Lock-free where the limiter is, as `Keyed` is.
 ///
 /// ```
 /// use core::time::Duration;
@@ -70,11 +72,12 @@ pub struct KeyedArray<L, A, M, S = Seed> {
     table: Table<M, S>,
 }
 
-const USERS: u64 = (1 << 7) - 1;
-const TIME_AT: u32 = 7;
-const TIMES: u64 = (1 << 9) - 1;
+const TIME_AT: u32 = if NativeWord::BITS == 64 { 7 } else { 5 };
+const USERS: u64 = (1 << TIME_AT) - 1;
+const TIME_BITS: u32 = if NativeWord::BITS == 64 { 9 } else { 7 };
+const TIMES: u64 = (1 << TIME_BITS) - 1;
 /// Counts a user out, and a use.
-const USED: u64 = (1 << 16) - 1;
+const USED: u64 = (1 << (TIME_AT + TIME_BITS)) - 1;
 
 impl<L, A, M, S> KeyedArray<L, A, M, S> {
     const_unless_loom! {

@@ -66,24 +66,19 @@ mod fixed_window;
 mod grid;
 mod hold;
 mod judge;
-#[cfg(target_has_atomic = "64")]
 mod key;
-#[cfg(target_has_atomic = "64")]
 mod keyed;
-#[cfg(target_has_atomic = "64")]
 mod keyed_array;
 mod lattice;
 mod lease;
 mod lease_pool;
 mod limiter;
-#[cfg(target_has_atomic = "64")]
 mod line;
 mod live;
 pub mod metadata;
 mod penalty;
 mod rate;
 mod receipt;
-#[cfg(target_has_atomic = "64")]
 mod seed;
 mod settings;
 mod slice;
@@ -91,7 +86,6 @@ mod sliced_bucket;
 mod sliding_window;
 mod stamped;
 mod sync;
-#[cfg(target_has_atomic = "64")]
 mod table;
 mod timestamp;
 mod token_bucket;
@@ -115,32 +109,24 @@ pub use denied::{Denied, Retry};
 pub use detail::Detail;
 pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
-#[cfg(target_has_atomic = "64")]
 pub use key::{Key, KeyLimiter, Keys};
-#[cfg(target_has_atomic = "64")]
 pub use keyed::{Keyed, KeyedLimit};
-#[cfg(target_has_atomic = "64")]
 pub use keyed_array::KeyedArray;
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
-#[cfg(target_has_atomic = "64")]
 pub use line::{Address, Line};
 pub use live::{Carry, ChangeError};
 pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};
 pub use rate::Rate;
 pub use receipt::{Plan, Receipt};
-#[cfg(target_has_atomic = "64")]
 pub use seed::{Seed, SeedFixed, SeededHasher};
 pub use settings::{Setting, SettingsError};
 pub use slice::{Slice, Sliceable};
 pub use sliced_bucket::SlicedBucket;
 pub use sliding_window::{SlidingWindow, SlidingWindowBuilder};
-#[cfg(target_has_atomic = "64")]
 pub use table::KeyedStatistics;
 pub use timestamp::Timestamp;
 pub use token_bucket::{TokenBucket, TokenBucketBuilder};
 pub use unlimited::Unlimited;
-#[cfg(target_has_atomic = "64")]
-pub use word::KeyedWord;
-pub use word::{NativeWord, Word};
+pub use word::{KeyedWord, NativeWord, Word};

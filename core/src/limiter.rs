@@ -345,7 +345,6 @@ impl LimiterId {
     }
 
     /// One of many limiters of a table, by a number of which the upper bit is free: no type is so large.
-    #[cfg(target_has_atomic = "64")]
     pub(crate) fn within<T>(table: &T, number: usize) -> Self {
         Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (usize::BITS - 1) }
     }
@@ -451,7 +450,6 @@ macro_rules! forward {
         }
     )*};
 }
-#[cfg(target_has_atomic = "64")]
 pub(crate) use forward;
 
 forward!([L: Limiter + ?Sized] &L);

@@ -9,6 +9,8 @@
 //! +------------------+-------+--------------+     held 0: claimed, not yet held
 //! ```
 //!
+//! (Of a word of 32 bits the tag has 11, and the state 20.)
+//!
 //! The tag is a part of the key's hash, and says which limit the entry is for; the hash names a line that the entry may lie in, and line and tag name
 //! the other: the two lines' numbers add up to what the tag stands for (as in a cuckoo filter; Fan et al., 2014). So two keys that have a tag and a line in common have both lines in
 //! common, and share an entry wherever it lies. Tag and state change together, in one word.
@@ -26,17 +28,19 @@ use core::iter;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
-use crate::word::AtomicWord;
+use crate::word::{AtomicWord, NativeWord};
 
-/// Entries in a line: 64 bytes of them. Under loom, fewer.
+/// Entries in a line. Under loom, fewer.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 
+/// Bits of a tag.
+const TAG_BITS: u32 = if NativeWord::BITS == 64 { 20 } else { 11 };
 /// Bits of an entry below its state.
-pub(crate) const STATE_AT: u32 = 21;
-const HELD: u64 = 1 << 20;
+pub(crate) const STATE_AT: u32 = TAG_BITS + 1;
+const HELD: u64 = 1 << TAG_BITS;
 const TAG: u64 = HELD - 1;
 
-/// A cache line of a [`Keyed`](crate::Keyed) table: room for eight keys.
+/// A line of a [`Keyed`](crate::Keyed) table: room for eight keys, in 64 bytes, aligned as a cache line; in 32 on targets without 64-bit atomics.
 ///
 /// ```
 /// use portcullis_core::Line;
@@ -44,9 +48,10 @@ const TAG: u64 = HELD - 1;
 /// assert_eq!(size_of_val(&LINES), 8_192);
 /// ```
 #[derive(Debug)]
-#[repr(align(64))]
+#[cfg_attr(target_has_atomic = "64", repr(align(64)))]
+#[cfg_attr(not(target_has_atomic = "64"), repr(align(32)))]
 pub struct Line {
-    entries: [AtomicWord<u64>; PLACES],
+    entries: [AtomicWord<NativeWord>; PLACES],
 }
 
 impl Line {
@@ -67,7 +72,7 @@ impl Line {
         }
     }
 
-    /// Lines for so many keys in use at once, half full then: 16 bytes a key. At that, more than 99.9 % of keys find an entry.
+    /// Lines for so many keys in use at once, half full then: 16 bytes a key (8 on targets without 64-bit atomics). At that, more than 99.9 % of keys find an entry.
     ///
     /// ```
     /// # use portcullis_core::Line;
@@ -120,7 +125,7 @@ pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
 /// One entry, and where in the table it lies.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'t> {
-    word: &'t AtomicWord<u64>,
+    word: &'t AtomicWord<NativeWord>,
     pub(crate) at: usize,
 }
 
@@ -258,7 +263,7 @@ impl Address {
         let fingerprint = hash & TAG >> limit_bits;
         // No tag is 0.
         let fingerprint = if fingerprint == 0 { 1 } else { fingerprint };
-        let tag = (limit as u64) << (STATE_AT - 1 - limit_bits) | fingerprint;
+        let tag = (limit as u64) << (TAG_BITS - limit_bits) | fingerprint;
         Self { first: pick(hash, lines), tag, lines }
     }
 
@@ -274,14 +279,14 @@ impl Address {
 
     /// The limit that a tag is for.
     pub(crate) const fn limit(tag: u64, limit_bits: u32) -> usize {
-        (tag >> (STATE_AT - 1 - limit_bits)) as usize
+        (tag >> (TAG_BITS - limit_bits)) as usize
     }
 
     /// What tells two keys of a table apart that do not share an entry, as far as there is room.
     pub(crate) const fn identity(&self) -> usize {
         let second = self.second();
         let line = if self.first < second { self.first } else { second };
-        (self.tag as usize) ^ line << (STATE_AT - 1)
+        (self.tag as usize) ^ line << TAG_BITS
     }
 
     #[inline]

@@ -1,13 +1,13 @@
 //! The seed of a keyed hash.
 //!
-//! State: two words, each 0 until it is fixed, once and for all, by whoever comes first: [`Seed::set`] with a part of the seed, or the
-//! first hash with a constant. Whoever hashes has fixed both before it reads them, so that all hashes are under the same seed.
+//! State: two words (four of 32 bits), each 0 until it is fixed, once and for all, by whoever comes first: [`Seed::set`] with a part of the seed, or the
+//! first hash with a constant. Whoever hashes has fixed all before it reads them, so that all hashes are under the same seed.
 
 use core::hash::{BuildHasher, Hasher};
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::word::AtomicWord;
+use crate::word::{AtomicWord, NativeWord, Word};
 
 /// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table: SipHash-2-4, for any key that is [`Hash`](core::hash::Hash).
 ///
@@ -16,7 +16,7 @@ use crate::word::AtomicWord;
 /// the same line of the table, so that they deny each other. No key is ever granted more by that.
 ///
 /// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`] will do that always hashes alike, and spreads keys over all
-/// 64 bits: the upper 32 choose a line, the lower 20 tell keys apart.
+/// 64 bits: the upper 32 choose a line, the lower 20 (or 11) tell keys apart.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
@@ -30,7 +30,7 @@ use crate::word::AtomicWord;
 /// ```
 #[derive(Debug)]
 pub struct Seed {
-    parts: [AtomicWord<u64>; 2],
+    parts: [AtomicWord<NativeWord>; 2 * HALVES],
 }
 
 /// The seed was fixed before: by another [`set`](Seed::set), or by the first hash.
@@ -56,6 +56,14 @@ impl core::error::Error for SeedFixed {}
 /// The fractional digits of pi, which nobody has chosen.
 const CONSTANT: [u64; 2] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344];
 
+/// Words for a number.
+const HALVES: usize = (64 / NativeWord::BITS) as usize;
+
+/// What stands in the word at `at` of a seed.
+const fn part(seed: [u64; 2], at: usize) -> u64 {
+    seed[at / HALVES] >> ((at & (HALVES - 1)) as u32 * NativeWord::BITS) & NativeWord::MASK
+}
+
 impl Seed {
     const_unless_loom! {
         /// A seed that has not been set.
@@ -65,11 +73,15 @@ impl Seed {
         /// static SEED: Seed = Seed::new();
         /// ```
         pub const fn new() -> Self {
-            Self { parts: [AtomicWord::new(0), AtomicWord::new(0)] }
+            #[cfg(not(loom))]
+            let parts = [const { AtomicWord::new(0) }; 2 * HALVES];
+            #[cfg(loom)]
+            let parts = core::array::from_fn(|_| AtomicWord::new(0));
+            Self { parts }
         }
     }
 
-    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant.
+    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant (and half of one, on targets without 64-bit atomics).
     ///
     /// # Errors
     ///
@@ -81,15 +93,23 @@ impl Seed {
     /// ```
     pub fn set(&self, seed: [u64; 2]) -> Result<(), SeedFixed> {
         let mut mine = true;
-        for (at, part) in seed.into_iter().enumerate() {
-            mine &= self.fix(at, part).1;
+        for at in 0..self.parts.len() {
+            mine &= self.fix(at, part(seed, at)).1;
         }
         if mine { Ok(()) } else { Err(SeedFixed) }
     }
 
+    /// A number of the seed, which from now on is what it is.
+    #[inline]
+    fn number(&self, at: usize) -> u64 {
+        let parts =
+            (0..HALVES).map(|half| self.fix(at * HALVES + half, 0).0 << (half as u32 * NativeWord::BITS));
+        parts.fold(0, |number, part| number | part)
+    }
+
     /// The part at `at`, which from now on is what it is, and whether that is what `part` made it.
     fn fix(&self, at: usize, part: u64) -> (u64, bool) {
-        let part = if part == 0 { CONSTANT[at] } else { part };
+        let part = if part == 0 { self::part(CONSTANT, at) } else { part };
         // Relaxed: each word is written once, and all that is read is the word.
         while self.parts[at].load(Relaxed) == 0 {
             if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {
@@ -112,7 +132,7 @@ impl BuildHasher for Seed {
     #[inline]
     fn build_hasher(&self) -> SeededHasher {
         #[expect(deprecated, reason = "for lack of a random seed in `core`, not for the hash")]
-        SeededHasher(core::hash::SipHasher::new_with_keys(self.fix(0, 0).0, self.fix(1, 0).0))
+        SeededHasher(core::hash::SipHasher::new_with_keys(self.number(0), self.number(1)))
     }
 }
 

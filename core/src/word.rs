@@ -5,13 +5,14 @@
 //!
 //! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`, where a
 //! trait's method cannot be called. They are sound because the trait is sealed and implemented for `u32`,
-//! `u64` and a transparent wrapper of `u64` alone, [`Word::BITS`] tells the narrow one from the wide ones, and an atomic has its
+//! `u64` and a transparent wrapper of the native one of them alone, [`Word::BITS`] tells those of 32 bits from those of 64 (a wrapper of 64 has more than 32), and an atomic has its
 //! integer's size and bit validity.
 #![allow(unsafe_code)]
 
 use core::fmt;
 use core::marker::PhantomData;
 
+use crate::line::STATE_AT;
 use crate::sync::atomic::Ordering;
 use crate::sync::{atomic, const_unless_loom};
 
@@ -30,7 +31,7 @@ pub type NativeWord = u64;
 #[cfg(not(target_has_atomic = "64"))]
 pub type NativeWord = u32;
 
-/// A width for a limiter's state: `u32`, or on targets with 64-bit atomics `u64` and [`KeyedWord`](crate::KeyedWord). Sealed.
+/// A width for a limiter's state: `u32`, on targets with 64-bit atomics `u64`, and [`KeyedWord`](crate::KeyedWord). Sealed.
 ///
 /// A narrower word has a nearer horizon: see the type that it parametrises, and `docs/architecture.md`.
 ///
@@ -127,9 +128,11 @@ word!(u32, u32::BITS, u32, AtomicU32);
 #[cfg(target_has_atomic = "64")]
 word!(u64, u64::BITS, u64, AtomicU64);
 #[cfg(target_has_atomic = "64")]
-word!(KeyedWord, 43, u64, AtomicU64);
+word!(KeyedWord, NativeWord::BITS - STATE_AT, u64, AtomicU64);
+#[cfg(not(target_has_atomic = "64"))]
+word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32);
 
-/// The 43 bits that an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells its key.
+/// What an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells its key: 43 bits, or 20 on targets without 64-bit atomics.
 ///
 /// ```
 /// # use portcullis_core::{KeyedWord, Rate, TokenBucket, Word};
@@ -137,16 +140,15 @@ word!(KeyedWord, 43, u64, AtomicU64);
 /// assert_eq!((KeyedWord::BITS, bucket.tick().as_micros()), (43, 1));
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[cfg(target_has_atomic = "64")]
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub struct KeyedWord(u64);
+pub struct KeyedWord(NativeWord);
 
-#[cfg(target_has_atomic = "64")]
 impl From<KeyedWord> for u64 {
     #[inline(always)]
+    #[allow(clippy::useless_conversion, reason = "not of 32 bits")]
     fn from(word: KeyedWord) -> Self {
-        word.0
+        word.0.into()
     }
 }
 

@@ -13,16 +13,10 @@ pub(crate) struct HotPath {
     writes: usize,
     /// Functions for what is rare, by their names in the core. They must not divide, trap or panic either.
     cold: &'static [&'static str],
-    /// Whether it is there only where there are 64-bit atomics.
-    pub(crate) wide: bool,
 }
 
 const fn path(name: &'static str, writes: usize, cold: &'static [&'static str]) -> HotPath {
-    HotPath { name, writes, cold, wide: false }
-}
-
-const fn wide_path(name: &'static str, writes: usize, cold: &'static [&'static str]) -> HotPath {
-    HotPath { name, writes, cold, wide: true }
+    HotPath { name, writes, cold }
 }
 
 /// Two writes for a sliding window, which also counts in its ring; and for a pool, which also marks its slot.
@@ -49,8 +43,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("sliced_bucket_32_acquire", 1, &[]),
     path("slice_acquire", 0, &["draw"]),
     path("slice_32_acquire", 0, &["draw"]),
-    wide_path("keyed_bucket_acquire", 1, KEYED),
-    wide_path("keyed_window_acquire", 1, KEYED),
+    path("keyed_bucket_acquire", 1, KEYED),
+    path("keyed_window_acquire", 1, KEYED),
     path("lease_pool_claim", 2, &["search"]),
     path("lease_pool_release", 2, &[]),
 ];

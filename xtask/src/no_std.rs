@@ -11,8 +11,8 @@ use crate::listing;
 use crate::setup::{self, Part};
 
 /// Two with 32-bit words and one with 64-bit atomics.
-pub(crate) const TARGETS: [&str; 3] = ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", WIDE];
-const WIDE: &str = "x86_64-unknown-none";
+pub(crate) const TARGETS: [&str; 3] =
+    ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", "x86_64-unknown-none"];
 
 pub(crate) fn check(context: &Context) -> Check {
     let has_core = setup::is_there(context, Part::BareTargets);
@@ -30,7 +30,7 @@ pub(crate) fn check(context: &Context) -> Check {
         let options = ["-Zbuild-std=core", "--target", target];
         let options = if has_core { &options[1..] } else { &options[..] };
         let assembly = listing::assembly(context, cargo(), &folder, options)?;
-        let faults = faults(&assembly, target == WIDE);
+        let faults = faults(&assembly);
         if !faults.is_empty() {
             return Err(format!("{target}: {}", faults.join("; ")));
         }
@@ -45,16 +45,14 @@ pub(crate) fn check(context: &Context) -> Check {
 }
 
 /// What must not be in the assembly of the hot paths, and what must.
-fn faults(assembly: &str, is_wide: bool) -> Vec<String> {
+fn faults(assembly: &str) -> Vec<String> {
     // Two that have the same code may be one, with another name for it.
     let is_defined = |name: &str| {
         let forms = [format!("{name}:"), format!("{name} = "), format!("\t.set\t{name}, ")];
         assembly.lines().any(|line| forms.iter().any(|form| line.starts_with(form)))
     };
-    let missing = HOT_PATHS
-        .iter()
-        .filter(|hot| (is_wide || !hot.wide) && !is_defined(hot.name))
-        .map(|hot| format!("{} is missing", hot.name));
+    let missing =
+        HOT_PATHS.iter().filter(|hot| !is_defined(hot.name)).map(|hot| format!("{} is missing", hot.name));
     let instructions = assembly.lines().filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
     let forbidden = instructions.filter(|line| {
         // Emulated atomics, and divisions by an instruction or a helper.
@@ -72,11 +70,10 @@ mod tests {
     #[test]
     fn helpers_and_missing_functions_are_found() {
         let defined = HOT_PATHS.iter().fold(String::new(), |all, hot| all + hot.name + ":\n\tbx\tlr\n");
-        assert!(faults(&defined, true).is_empty());
-        assert_eq!(faults(&format!("{defined}\tbl\t__atomic_load_8\n"), true), ["bl __atomic_load_8"]);
-        assert_eq!(faults(&format!("{defined}\tbl\t__aeabi_uldivmod\n"), true), ["bl __aeabi_uldivmod"]);
-        assert_eq!(faults(&format!("{defined}\tremu\ta0, a0, a1\n"), true), ["remu a0, a0, a1"]);
-        assert_eq!(faults("", true).len(), HOT_PATHS.len());
-        assert!(faults("", false).len() < HOT_PATHS.len(), "no table without 64-bit atomics");
+        assert!(faults(&defined).is_empty());
+        assert_eq!(faults(&format!("{defined}\tbl\t__atomic_load_8\n")), ["bl __atomic_load_8"]);
+        assert_eq!(faults(&format!("{defined}\tbl\t__aeabi_uldivmod\n")), ["bl __aeabi_uldivmod"]);
+        assert_eq!(faults(&format!("{defined}\tremu\ta0, a0, a1\n")), ["remu a0, a0, a1"]);
+        assert_eq!(faults("").len(), HOT_PATHS.len());
     }
 }
