@@ -343,14 +343,14 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             return false;
         };
         let is_handed = handed.is_some();
-        // What is handed to nobody is released by the caller: or here, if a waker panics before.
+        let panicking = GrantAll(self);
+        // What is handed to nobody is released by the caller: or here, if a waker panics before, and then granted.
         let unreleased = if is_handed {
             mem::forget(unreleased);
             None
         } else {
             Some(unreleased)
         };
-        let panicking = GrantAll(self);
         if let Some((waker, goes_on)) = handed {
             if goes_on {
                 self.marks.leave(Self::bit(key));
@@ -359,11 +359,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 waker.wake();
             }
         }
-        mem::forget(panicking);
         if self.marks.are_left::<R>() {
             self.wake_and_grant(&mut Wakes::new());
         }
         mem::forget(unreleased);
+        mem::forget(panicking);
         is_handed
     }
 

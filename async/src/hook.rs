@@ -47,6 +47,7 @@ impl<F: Fn(&Waited)> Hook for F {
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Waited {
     /// The permits that it waited for, the fewest that it would take.
@@ -64,6 +65,7 @@ pub struct Waited {
 /// assert_ne!(Outcome::Granted, Outcome::Cancelled);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Outcome {
     /// It has its permits.

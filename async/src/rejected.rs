@@ -14,6 +14,7 @@ use portcullis_core::Retry;
 /// assert_eq!(rejected.retry(), Retry::Never);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Rejected {
     /// The permits are not free, and the queue has no room for the request.

@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::io as futures;
-use portcullis_async::{KeyedQueue, LimitedRead, LimitedWrite, Next, Order, QueueKey, Rejected};
+use portcullis_async::{KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected};
 use portcullis_core::{
     AdjustableBucket, Carry, Clock, Concurrency, Keyed, Limiter, Line, Rate, Retry, Seed, Timestamp,
     TokenBucket, Unlimited,
@@ -1349,4 +1349,22 @@ mod pointers {
         assert_eq!(format!("{reader:?}"), "LimitedRead { inner: [1], .. }");
         assert_eq!(format!("{writer:?}"), "LimitedWrite { inner: [1], .. }");
     }
+}
+
+#[test]
+fn a_reader_loses_no_bytes_where_a_waker_panics_as_its_permits_come_back() {
+    let queue = queue(Concurrency::new(100), 99);
+    let held = queue.try_acquire(10).unwrap();
+    let mut drained = Task::new(queue.drained());
+    assert!(drained.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    Queue::release_later(held);
+    // What is read at once comes back last.
+    let mut reader = Box::pin(LimitedRead::new(&b"0123456789"[..], &queue));
+    let mut read = || {
+        let (mut context, mut buffer) = (Context::from_waker(Waker::noop()), [0; 4]);
+        let outcome = futures_util::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
+        (matches!(outcome, Poll::Ready(Ok(4))), buffer)
+    };
+    assert!(catch_unwind(AssertUnwindSafe(&mut read)).is_err());
+    assert_eq!(read(), (true, *b"0123"));
 }

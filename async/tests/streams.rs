@@ -8,7 +8,7 @@ use core::error::Error;
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::panic::catch_unwind;
@@ -19,7 +19,7 @@ use futures_sink::Sink;
 use futures_util::{SinkExt, Stream, StreamExt, stream};
 use portcullis_async::{
     KeyedQueue, LeasedStream, LimitedSink, LimitedStream, Order, PerItem, QueueKey, Refused, Rejected,
-    SinkError,
+    SinkError, Waited,
 };
 use portcullis_core::{
     Clock, Concurrency, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, Timestamp, TokenBucket, Unlimited,
@@ -612,6 +612,20 @@ mod streams {
         let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else { panic!("has been granted") };
         drop((lease, stream));
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
+    }
+
+    #[test]
+    fn a_hook_that_panics_costs_neither_the_item_nor_permits() {
+        let loud = AtomicBool::new(true);
+        let hook = move |_: &Waited| assert!(!loud.swap(false, Ordering::Relaxed), "a hook");
+        let queue = queue(Concurrency::new(1), 9).with_hook(hook);
+        let held = queue.try_acquire(1).unwrap();
+        let mut stream = Polled::new(LeasedStream::new(stream::iter([0]), &queue, PerItem));
+        stream.waits();
+        drop(held);
+        assert!(catch_unwind(AssertUnwindSafe(|| stream.next())).is_err());
+        assert!(matches!(stream.next(), Poll::Ready(Some(Ok((0, _))))));
+        assert_eq!((queue.available(), queue.counts().waiters), (1, 0));
     }
 
     #[test]

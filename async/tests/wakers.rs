@@ -347,3 +347,16 @@ fn a_release_loses_nothing_if_the_waker_of_one_granted_on_the_way_panics() {
     assert_eq!(permits(loud.outcome()), Ok(2));
     assert_eq!(available(&queue), 3);
 }
+
+#[test]
+fn what_a_release_frees_as_a_waker_panics_goes_to_those_who_wait() {
+    let queue = queue(Concurrency::new(3), 99);
+    let [a, b, c] = [(); 3].map(|()| queue.try_acquire(1).unwrap());
+    let mut loud = Task::new(queue.acquire(2));
+    assert!(loud.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    let quiet = Task::waiting(queue.acquire(1));
+    Queue::release_later(a);
+    Queue::release_later(b);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(c))).is_err());
+    assert_eq!((quiet.wakes(), available(&queue)), (1, 0));
+}

@@ -266,6 +266,7 @@ impl<T: Limits> AllOf<T> {
 /// assert_eq!(denied.to_string(), "limit 1: 6 permits asked for, at most 5 can ever be granted: ask for fewer");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DeniedBy {
     /// The limit's place among the limits, from 0.
     pub index: usize,

@@ -24,6 +24,7 @@
 
 use core::time::Duration;
 
+use crate::saved::saves;
 use crate::settings;
 use crate::stamped::{Started, bits, offset_bits};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -395,6 +396,12 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 }
+
+saves!(CooldownWindow, "3, Duration::from_secs(1), None", state, |window, state| {
+    let newest: u64 = window.newest.into();
+    let (count, end) = window.split(state);
+    end | state & newest | count.min(window.mark())
+});
 
 impl<W: Word> Limiter for CooldownWindow<W> {
     #[inline(always)]

@@ -42,6 +42,7 @@ pub struct Counted<L> {
 /// assert_eq!(Counted::new(Unlimited).counts(), Counts::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counts {
     /// Requests that were granted, probes included.
     pub granted: u64,

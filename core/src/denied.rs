@@ -25,6 +25,7 @@ use crate::{Limiter, Timestamp};
 /// # Ok::<(), Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Denied {
     /// Fewer permits than asked for are available at `now`.
@@ -147,6 +148,7 @@ impl core::error::Error for Denied {}
 /// assert_eq!(Retry::OnRelease.wait_from(now), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Retry {
     /// At this instant the request would be granted if nobody else takes a permit, and not 1 ns earlier.

@@ -15,6 +15,7 @@ use crate::{Denied, Limiter, Retry, Timestamp};
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Detail {
     /// Whether the request would be granted, or why not.
     pub decision: Result<(), Denied>,

@@ -89,6 +89,7 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 /// let warn = Threshold { used: 80, hold: Duration::from_secs(5), decision: "warn" };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Threshold<D> {
     /// The permits in use, or counted, that reach it: at least 1, and more than those of the threshold before it. More than the
     /// limiter's capacity are never reached.

@@ -16,6 +16,7 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::judge::Judge;
+use crate::saved::saves;
 use crate::settings;
 use crate::stamped::{Stamped, Started};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -322,6 +323,11 @@ impl<W: Word> FixedWindow<W> {
         0
     }
 }
+
+saves!(FixedWindow, "3, Duration::from_secs(1)", state, |window, state| {
+    let (count, end) = window.layout.split(state);
+    end | count.min(window.limit())
+});
 
 impl<W: Word> Limiter for FixedWindow<W> {
     #[inline(always)]

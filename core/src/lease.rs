@@ -289,6 +289,7 @@ where
 /// assert_eq!(limit.try_acquire(2).unwrap().release(3), Err(TooFewHeld { held: 2 }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TooFewHeld {
     /// The permits that the lease holds.
     pub held: u32,

@@ -74,6 +74,7 @@ pub struct LeasePool<L, const N: usize> {
 /// assert_eq!(pool.release(LeaseId::from_bits(u64::MAX)), Err(StaleId), "no such lease");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LeaseId(u64);
 
 impl LeaseId {
@@ -372,6 +373,7 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
 /// assert_eq!(ClaimError::PoolFull { slots: 8 }.to_string(), "all 8 slots of the pool hold leases");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ClaimError {
     /// One look at every slot found each holding a lease, or about to. Slots that changed hands meanwhile may have been missed.
@@ -406,6 +408,7 @@ impl core::error::Error for ClaimError {}
 /// assert_eq!(portcullis_core::StaleId.to_string(), "the lease was released or swept before");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct StaleId;
 
 impl fmt::Display for StaleId {

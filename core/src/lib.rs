@@ -79,6 +79,7 @@ pub mod metadata;
 mod penalty;
 mod rate;
 mod receipt;
+mod saved;
 mod seed;
 mod settings;
 mod slice;

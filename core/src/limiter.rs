@@ -362,6 +362,7 @@ impl LimiterId {
 /// assert_eq!(window.idle_at(Timestamp::from_millis(2_900)), Idle::Since(Timestamp::from_secs(1)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Idle {
     /// Permits are out.

@@ -215,6 +215,7 @@ impl<W: Word> Drop for Writing<'_, W> {
 /// assert_eq!(refused, Err(ChangeError::Settings(SettingsError::Zero { setting: Setting::Burst })));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
     /// Another thread, or one that this call has interrupted, is changing them. Nothing has changed; try again later.

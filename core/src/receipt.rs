@@ -61,6 +61,7 @@ impl Receipt {
 /// assert_eq!(bucket.available_at(now), 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Plan {
     pub(crate) seen: u64,
     pub(crate) left: u64,

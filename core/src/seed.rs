@@ -43,6 +43,7 @@ pub struct Seed {
 /// assert_eq!(seed.set([1, 2]), Err(SeedFixed));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SeedFixed;
 
 impl core::fmt::Display for SeedFixed {

@@ -11,6 +11,7 @@ use crate::timestamp::saturating_nanos;
 /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Burst });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Setting {
     /// A token bucket's burst: the permits that it can hold.
@@ -66,6 +67,7 @@ impl Setting {
 /// assert_eq!(refused.to_string(), "burst is too large: at most 53375");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SettingsError {
     /// The setting must be at least 1 (or 1 ns).

@@ -160,6 +160,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 /// assert_eq!(table.statistics_at(Timestamp::ZERO).entries, 2_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct KeyedStatistics {
     /// The entries that there are.

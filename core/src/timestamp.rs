@@ -17,6 +17,7 @@ use core::time::Duration;
 /// assert_eq!(Timestamp::ZERO.saturating_since(a), Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Timestamp(u64);
 
 impl Timestamp {

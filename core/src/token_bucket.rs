@@ -28,6 +28,7 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::judge::Judge;
 use crate::lattice::{Lattice, Terms, left};
+use crate::saved::saves;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
@@ -367,6 +368,8 @@ impl<W: Word> TokenBucket<W> {
         }
     }
 }
+
+saves!(TokenBucket, "Rate::per_second(10), 3", used, |_, state| state);
 
 impl<W: Word> Limiter for TokenBucket<W> {
     #[inline(always)]

@@ -86,6 +86,7 @@ use portcullis_core::{Concurrency, Lease, Timeless};
 pub use self::error::{SendError, TryRecvError, TrySendError};
 pub use self::receiver::Receiver;
 pub use self::sender::{Permit, Sender};
+use super::finally::Finally;
 use super::weight::Weight;
 use crate::acquire::Anchored;
 use crate::queue::Queue;
@@ -156,14 +157,5 @@ impl Room {
             self.places.close();
         });
         close()
-    }
-}
-
-/// Calls a function as it is dropped: whatever happens before.
-struct Finally<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for Finally<F> {
-    fn drop(&mut self) {
-        self.0();
     }
 }

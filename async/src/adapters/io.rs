@@ -58,7 +58,7 @@ macro_rules! limited {
             }
 
             /// For how many bytes it takes permits at once, at most; and at most for half of the limiter's capacity. Default: 16 KiB. Transfers that all wait get shares as their pieces are
-            /// to each other; larger ones cost less, smaller ones flow more evenly.
+            /// to each other; larger ones cost less, as far as the buffers are as large; smaller ones flow more evenly.
             ///
             /// ```
             /// # use core::num::NonZero;
@@ -120,15 +120,15 @@ limited! {
     /// It takes permits for what has been read, and hands it out when it has them: so a reader that has nothing to read takes none, and none is paid for what does not come. What
     /// has to wait is kept here, up to a [piece](Self::with_piece); what need not is not copied. Those that wait ask for a piece each, whatever their buffers, and so get the same share.
     ///
-    /// **Bound.** The limiter's, by the queue's clock. For a rate in bytes each second, a token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms of
-    /// the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as the bytes are handed out.)
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, a reader that is not polled when it has its permits hands out up to a piece later, on top. For a rate in bytes each second, a token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms of
+    /// the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as bytes are handed out.)
     ///
     /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What waits
     /// [stays](Self::waiting), and the next read asks again.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
     ///
-    /// **Cost.** The waits of the queue; an allocation for the first that have to wait. A task that waits for permits is woken when it has them, and at most once more, by what is within.
+    /// **Cost.** Each read asks the limiter; the waits of the queue; an allocation of a piece for the first that has to wait, which is kept. A task that waits for permits is woken when it has them, and at most once more, by what is within.
     ///
     /// ```
     /// use std::pin::pin;
@@ -153,7 +153,7 @@ limited! {
 }
 
 impl<T, P: Anchored> LimitedRead<T, P> {
-    /// What has been read, and not been handed out yet.
+    /// What has been read, and not been handed out yet: it goes with this, when it is dropped.
     ///
     /// ```
     /// # use portcullis_async::{LimitedRead, Queue};
@@ -178,7 +178,7 @@ limited! {
     /// that is a piece or more.
     ///
     /// **Bound.** The limiter's, by the queue's clock; by a watch, a writer that stands still may write up to a piece on top. For a rate in bytes each second, a token bucket: its burst is best a piece or
-    /// two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as the bytes are written.)
+    /// two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back when a piece is written.)
     ///
     /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing has been written
     /// then. Vectored writes go slice by slice.

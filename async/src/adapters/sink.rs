@@ -16,14 +16,16 @@ pin_project! {
     /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on, and gives them back as it goes.
     ///
     /// `P` points to the queue, and `weight` says how many permits an item takes: as of a [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is
-    /// ready for it, so that no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls;
+    /// ready for it, so that as a rule no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls;
     /// meanwhile the sink within is flushed. One item waits at a time.
     ///
     /// An item that is refused comes back in the error; the next one may pass, and a flush or a close has to be asked for again. If the sink is a stream as well, that passes as it is.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its permits and was not polled.
+    ///
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them; and by the sink within, while that flushes.
     ///
     /// ```
     /// use std::pin::pin;
@@ -123,9 +125,11 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         }
         // It was, and may not be after a flush.
         ready!(this.sink.as_mut().poll_ready(context)).map_err(SinkError::Sink)?;
-        let _lease = this.permits.take().map(Unspent::into_lease);
+        let lease = this.permits.take().map(Unspent::into_lease);
         let (item, _) = this.next.take().expect("is there");
-        Poll::Ready(this.sink.start_send(item).map_err(SinkError::Sink))
+        let outcome = this.sink.start_send(item);
+        drop(lease);
+        Poll::Ready(outcome.map_err(SinkError::Sink))
     }
 }
 

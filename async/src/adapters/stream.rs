@@ -25,6 +25,8 @@ pin_project! {
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its permits and was not polled.
+    ///
     /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
     ///
     /// ```

@@ -7,8 +7,9 @@ use futures_core::stream::{FusedStream, Stream};
 use pin_project_lite::pin_project;
 use portcullis_core::{Lease, Limiter};
 
-use super::{Finally, Leased, Room, TryRecvError};
+use super::{Leased, Room, TryRecvError};
 use crate::acquire::Anchored;
+use crate::adapters::finally::Finally;
 use crate::adapters::leases::item;
 
 pin_project! {

@@ -1,3 +1,4 @@
+use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;
@@ -8,6 +9,7 @@ use pin_project_lite::pin_project;
 use super::Piece;
 use crate::acquire::Anchored;
 use crate::adapters::admission::Admission;
+use crate::adapters::finally::Finally;
 use crate::rejected::Rejected;
 
 pin_project! {
@@ -67,7 +69,7 @@ impl<P: Anchored + Clone> Inflow<P> {
             }
             let piece = self.piece.of(&self.admission);
             let came = ready!(read(context, room, piece.min(room.len())))?;
-            if came == 0 || self.admission.take_now(u32::try_from(came).unwrap_or(u32::MAX)).is_some() {
+            if came == 0 || self.as_mut().take_now(room, came) {
                 room.advance(came);
                 return Poll::Ready(Ok(()));
             }
@@ -86,6 +88,18 @@ impl<P: Anchored + Clone> Inflow<P> {
         Poll::Ready(Ok(()))
     }
 
+    /// Whether the first `came` bytes of `room` need not wait. They are kept if a clock, a limiter or a waker panics.
+    fn take_now<B: Room>(self: Pin<&mut Self>, room: &B, came: usize) -> bool {
+        let this = self.project();
+        let keep = Finally(|| {
+            this.bytes.extend_from_slice(room.came(came));
+            *this.owed = came;
+        });
+        let is_taken = this.admission.take_now(u32::try_from(came).unwrap_or(u32::MAX)).is_some();
+        mem::forget(keep);
+        is_taken
+    }
+
     /// Keeps the first `came` bytes of `room`, which have to wait, and as many more as are there now and make a piece: so all who wait ask for as much, whatever their buffers.
     fn keep<B: Room>(
         self: Pin<&mut Self>,
@@ -96,6 +110,7 @@ impl<P: Anchored + Clone> Inflow<P> {
         mut read: impl FnMut(&mut Context<'_>, &mut B, usize) -> Poll<io::Result<usize>>,
     ) {
         let this = self.project();
+        this.bytes.reserve(piece);
         loop {
             this.bytes.extend_from_slice(room.came(came));
             *this.owed = this.bytes.len();

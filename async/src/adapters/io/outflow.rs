@@ -34,16 +34,20 @@ impl<P: Anchored + Clone> Outflow<P> {
         write: impl FnOnce(&mut Context<'_>, &[u8]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
-        let mut most = u32::try_from(this.piece.of(&this.admission).min(bytes.len())).unwrap_or(u32::MAX);
-        while most > 0 && this.permits.is_none() {
-            match ready!(this.admission.as_mut().poll(context, most)) {
-                Ok(lease) => *this.permits = Some(Unspent::new(lease)),
-                // The limit has been set lower meanwhile.
-                Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
-                    most = capacity.min(permits - 1);
+        if this.permits.is_none() && !bytes.is_empty() {
+            let mut wanted =
+                u32::try_from(this.piece.of(&this.admission).min(bytes.len())).unwrap_or(u32::MAX);
+            let lease = loop {
+                match ready!(this.admission.as_mut().poll(context, wanted)) {
+                    Ok(lease) => break lease,
+                    // The limit has been set lower meanwhile.
+                    Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
+                        wanted = capacity.min(permits - 1);
+                    }
+                    Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
                 }
-                Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
-            }
+            };
+            *this.permits = Some(Unspent::new(lease));
         }
         let may = this.permits.as_ref().map_or(0, |permits| permits.left() as usize).min(bytes.len());
         let written = ready!(write(context, &bytes[..may]))?;
