@@ -1,0 +1,2 @@
+use crate::tally::Group;
+pub(crate) fn check(_: &mut Group<'_>) {}

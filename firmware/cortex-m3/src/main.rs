@@ -1,0 +1,20 @@
+//! The checks on a Cortex-M3: QEMU's lm3s6965evb.
+#![no_std]
+#![no_main]
+
+use cortex_m_rt::{ExceptionFrame, entry, exception};
+
+#[entry]
+fn main() -> ! {
+    portcullis_cortex_m::run()
+}
+
+#[exception]
+fn SysTick() {
+    portcullis_cortex_m::on_tick();
+}
+
+#[exception]
+unsafe fn HardFault(frame: &ExceptionFrame) -> ! {
+    panic!("{frame:?}")
+}
