@@ -7,6 +7,7 @@
 extern crate std;
 
 mod board;
+mod draws;
 mod executor;
 pub mod limiters;
 mod permits;
@@ -16,6 +17,7 @@ mod tally;
 mod wrappers;
 
 pub use board::Board;
+pub use draws::Draws;
 pub use tables::{Row, TABLES};
 pub use tally::Tally;
 

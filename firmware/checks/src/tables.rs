@@ -15,6 +15,7 @@ pub enum Row {
 
 /// What an exact model says of each limiter in turn: see `tests/oracle.rs`.
 #[rustfmt::skip]
+#[allow(clippy::unreadable_literal, reason = "read by nobody")]
 pub static TABLES: &[(&str, &[Row])] = &[
     (
         "token bucket",

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::fmt::{self, Write};
 use std::fs;
 
-use portcullis_checks::{Board, Row, Tally, limiters};
+use portcullis_checks::{Board, Draws, Row, Tally, limiters};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -232,19 +232,6 @@ impl<A: Model, B: Model> Model for Both<A, B> {
     }
 }
 
-/// The same requests in every run.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u64
-    }
-}
-
 /// The earliest time at which there are so many.
 fn retry(model: &dyn Model, at: u64, n: u64) -> u64 {
     let (mut early, mut enough) = (at, at + 3_600 * SECOND);
@@ -354,7 +341,9 @@ fn the_tables_are_what_the_models_say() {
         assert!(has(|row| matches!(row, Row::Granted(..))) > 30, "{name}");
         assert!(has(|row| matches!(row, Row::Denied(..))) > 15, "{name}");
         writeln!(text, "    (\n        {name:?},\n        &[").unwrap();
-        rows.iter().for_each(|row| writeln!(text, "            {row:?},").unwrap());
+        for row in rows {
+            writeln!(text, "            {row:?},").unwrap();
+        }
         writeln!(text, "        ],\n    ),").unwrap();
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tables.rs");

@@ -57,8 +57,9 @@ impl Board for Virt {
 }
 
 fn start_timer(ticks: u32) {
-    // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still zero.
+    // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still zero. Not due between two writes.
     unsafe {
+        TIME_TO_INTERRUPT.write_volatile(u32::MAX);
         TIME_TO_INTERRUPT.add(1).write_volatile(0);
         TIME_TO_INTERRUPT.write_volatile(TIME.read_volatile().wrapping_add(ticks));
     }
