@@ -8,6 +8,7 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+mod firmware;
 mod hot_paths;
 mod listing;
 mod no_std;
