@@ -1,8 +1,11 @@
 //! What the Cortex-M boards have in common: semihosting for a terminal, `SysTick` for a timer.
 #![no_std]
 
+use core::arch::{asm, naked_asm};
 use core::cell::Cell;
 use core::fmt;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
 use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m::peripheral::{Peripherals, SYST};
@@ -10,7 +13,7 @@ use cortex_m_semihosting::debug::{self, EXIT_FAILURE, EXIT_SUCCESS};
 use cortex_m_semihosting::hprint;
 use critical_section::Mutex;
 use panic_semihosting as _;
-use portcullis_checks::{Board, Tally};
+use portcullis_checks::{Board, Preempting, Tally};
 
 /// What the next tick runs.
 static HANDLER: Mutex<Cell<Option<fn()>>> = Mutex::new(Cell::new(None));
@@ -40,6 +43,45 @@ impl Board for CortexM {
     }
 }
 
+impl Preempting for CortexM {
+    fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize {
+        critical_section::with(|section| HANDLER.borrow(section).set(Some(handler)));
+        CAME_AT.store(0, Relaxed);
+        start_timer(300);
+        wait(sooner);
+        work();
+        loop {
+            match CAME_AT.load(Relaxed) {
+                0 => {}
+                address => return address as usize,
+            }
+        }
+    }
+}
+
+/// Lets so many instructions pass, and four.
+#[inline(always)]
+fn wait(instructions: u32) {
+    // SAFETY: registers alone.
+    unsafe {
+        asm!(
+            "lsrs {n}, {n}, #1",
+            // One more, if it is odd.
+            "bcc 2f",
+            "nop",
+            "2:",
+            "cmp {n}, #0",
+            "beq 4f",
+            "3:",
+            "subs {n}, {n}, #1",
+            "bne 3b",
+            "4:",
+            n = inout(reg) instructions => _,
+            options(nomem, nostack),
+        );
+    }
+}
+
 fn start_timer(ticks: u32) {
     // SAFETY: nothing but this module uses the timer, and its handler only once it has been started here.
     let mut timer = unsafe { Peripherals::steal() }.SYST;
@@ -51,19 +93,34 @@ fn start_timer(ticks: u32) {
     timer.enable_counter();
 }
 
-/// The timer's interrupt: for `SysTick`.
-pub fn on_tick() {
+/// Where the timer's interrupt came. Only read and written: there are targets that can do no more.
+static CAME_AT: AtomicU32 = AtomicU32::new(0);
+
+/// The timer's interrupt, at whose beginning the stack says what was interrupted.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn SysTick() {
+    naked_asm!("mov r0, sp", "ldr r1, ={on_tick}", "bx r1", on_tick = sym on_tick)
+}
+
+/// # Safety
+///
+/// Of the frame that an exception makes.
+unsafe extern "C" fn on_tick(frame: *const u32) {
     // SAFETY: the counter has run out, and is started only by whom this interrupts.
     unsafe { (*SYST::PTR).csr.write(0) };
     if let Some(handler) = critical_section::with(|section| HANDLER.borrow(section).take()) {
         handler();
     }
+    // SAFETY: its seventh word is the address to return to.
+    CAME_AT.store(unsafe { *frame.add(6) }, Relaxed);
 }
 
 /// Makes all checks, and ends with a status.
 pub fn run() -> ! {
     let mut tally = Tally::default();
     portcullis_checks::run(&CortexM, &mut tally);
+    portcullis_checks::preempt(&CortexM, &mut tally);
     debug::exit(if tally.close(&CortexM) { EXIT_SUCCESS } else { EXIT_FAILURE });
     unreachable!("the emulator has ended")
 }

@@ -10,11 +10,6 @@ fn main() -> ! {
 }
 
 #[exception]
-fn SysTick() {
-    portcullis_cortex_m::on_tick();
-}
-
-#[exception]
 unsafe fn HardFault(frame: &ExceptionFrame) -> ! {
     panic!("{frame:?}")
 }

@@ -2,15 +2,18 @@
 #![no_std]
 #![no_main]
 
+use core::arch::asm;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::ptr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use critical_section::Mutex;
-use portcullis_checks::{Board, Tally};
+use portcullis_checks::{Board, Preempting, Tally};
 use riscv::interrupt::Interrupt;
-use riscv::register::mie;
+use riscv::register::{mcycle, mepc, mie};
 
 const UART: *mut u8 = ptr::without_provenance_mut(0x1000_0000);
 const TEST_DEVICE: *mut u32 = ptr::without_provenance_mut(0x10_0000);
@@ -56,6 +59,50 @@ impl Board for Virt {
     }
 }
 
+/// Instructions in a tick of the timer.
+const TICK: usize = 100;
+
+impl Preempting for Virt {
+    fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize {
+        critical_section::with(|section| HANDLER.borrow(section).set(Some(handler)));
+        CAME_AT.store(0, Relaxed);
+        // Here a cycle is an instruction: to the same place in a tick each time.
+        wait((2 * TICK - mcycle::read() % TICK) as u32);
+        start_timer(300);
+        wait(sooner);
+        work();
+        loop {
+            match CAME_AT.load(Relaxed) {
+                0 => {}
+                address => return address,
+            }
+        }
+    }
+}
+
+/// Lets so many instructions pass, and four.
+#[inline(always)]
+fn wait(instructions: u32) {
+    // SAFETY: registers alone.
+    unsafe {
+        asm!(
+            "andi {odd}, {n}, 1",
+            "srli {n}, {n}, 1",
+            "beqz {odd}, 2f",
+            "nop",
+            "2:",
+            "beqz {n}, 4f",
+            "3:",
+            "addi {n}, {n}, -1",
+            "bnez {n}, 3b",
+            "4:",
+            n = inout(reg) instructions => _,
+            odd = out(reg) _,
+            options(nomem, nostack),
+        );
+    }
+}
+
 fn start_timer(ticks: u32) {
     // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still zero. Not due between two writes.
     unsafe {
@@ -70,12 +117,16 @@ fn stop_timer() {
     unsafe { TIME_TO_INTERRUPT.add(1).write_volatile(u32::MAX) };
 }
 
+/// Where the timer's interrupt came.
+static CAME_AT: AtomicUsize = AtomicUsize::new(0);
+
 #[riscv_rt::core_interrupt(Interrupt::MachineTimer)]
 fn on_timer() {
     stop_timer();
     if let Some(handler) = critical_section::with(|section| HANDLER.borrow(section).take()) {
         handler();
     }
+    CAME_AT.store(mepc::read(), Relaxed);
 }
 
 /// Ends the emulator.
@@ -108,5 +159,6 @@ fn main() -> ! {
     }
     let mut tally = Tally::default();
     portcullis_checks::run(&Virt, &mut tally);
+    portcullis_checks::preempt(&Virt, &mut tally);
     exit(tally.close(&Virt))
 }
