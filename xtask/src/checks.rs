@@ -2,6 +2,7 @@ use crate::bench_check;
 use crate::command;
 use crate::context::Context;
 use crate::firmware;
+use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
 use crate::setup::Part;
@@ -41,6 +42,7 @@ pub(crate) const TASKS: &[Task] = &[
             "hot-paths",
             "no-std",
             "firmware",
+            "firmware-cost",
             "bench-check",
         ],
     },
@@ -59,6 +61,7 @@ pub(crate) const TASKS: &[Task] = &[
             "hot-paths",
             "no-std",
             "firmware",
+            "firmware-cost",
             "bench-check",
             "weaken",
             "soak",
@@ -101,6 +104,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "limiters and queues on emulated microcontrollers: Cortex-M3, Cortex-M0 and RISC-V",
         needs: Some(Part::Firmware),
         run: firmware::check,
+    },
+    Step {
+        name: "firmware-cost",
+        about: "flash, RAM and instructions on a Cortex-M3, in the budget and against the baseline",
+        needs: Some(Part::Firmware),
+        run: firmware_cost::check,
     },
     Step {
         name: "bench-check",

@@ -39,17 +39,25 @@ pub(crate) fn check(context: &Context) -> Check {
     cargo.current_dir(context.root.join("firmware")).env("CARGO_TARGET_DIR", context.target_dir("firmware"));
     let mut remarks = vec![format!("host: {}", command::run_tests(&mut cargo)?)];
     for board in BOARDS {
-        let (passed, _) = run(context, &board).map_err(|why| format!("{}: {why}", board.package))?;
+        let passed = run(context, &board).map_err(|why| format!("{}: {why}", board.package))?;
         remarks.push(format!("{}: {passed} checks", board.package.trim_start_matches("portcullis-")));
     }
     Ok(remarks.join(", "))
 }
 
-/// Builds a board's program and runs it. How many checks passed, and what it printed.
-fn run(context: &Context, board: &Board) -> Result<(u64, Vec<String>), String> {
-    command::run(&mut cargo(context, board, "build"))?;
-    let mut cargo = cargo(context, board, "run");
-    announce(&cargo);
+/// Builds a board's program and runs it. How many checks passed.
+fn run(context: &Context, board: &Board) -> Result<u64, String> {
+    command::run(&mut cargo(context, board.package, board.target, "build"))?;
+    let lines = emulated(&mut cargo(context, board.package, board.target, "run"))?;
+    match lines.iter().rev().find_map(|line| sum(line)) {
+        Some((passed @ 1.., 0)) => Ok(passed),
+        _ => Err("no checks".to_owned()),
+    }
+}
+
+/// Runs a program to its end, which has to be a good one; what it printed.
+pub(crate) fn emulated(cargo: &mut Command) -> Result<Vec<String>, String> {
+    announce(cargo);
     // On Unix, Cargo becomes the emulator.
     let child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("cargo run could not be started: {error}"))?;
@@ -65,11 +73,8 @@ fn run(context: &Context, board: &Board) -> Result<(u64, Vec<String>), String> {
     }
     let status = child.lock().map_err(|error| error.to_string())?.wait();
     let status = status.map_err(|error| format!("waiting for the emulator: {error}"))?;
-    match (status.success(), lines.iter().rev().find_map(|line| sum(line))) {
-        (true, Some((passed @ 1.., 0))) => Ok((passed, lines)),
-        (_, Some((passed, failed))) => Err(format!("{passed} passed, {failed} failed, {status}")),
-        (_, None) => Err(format!("no checks, {status}")),
-    }
+    let last = lines.last().map_or("nothing was printed", |line| line.trim());
+    if status.success() { Ok(lines) } else { Err(format!("{status}, {last}")) }
 }
 
 /// Ends a program that hangs.
@@ -91,25 +96,29 @@ fn sum(line: &str) -> Option<(u64, u64)> {
     Some((passed.parse().ok()?, failed.strip_suffix(" failed")?.parse().ok()?))
 }
 
-/// Cargo's `subcommand`, of the toolchain that builds for the board.
-fn cargo(context: &Context, board: &Board, subcommand: &str) -> Command {
-    let folder = context.root.join("firmware");
-    let mut cargo = if setup::is_there(context, Part::Firmware) {
-        let mut cargo = context.cargo();
-        cargo.env("CARGO_TARGET_DIR", context.target_dir("firmware")).arg(subcommand);
+/// Where programs are built, and whether by Debian's toolchain.
+pub(crate) fn folder(context: &Context) -> (PathBuf, bool) {
+    let is_debian = !setup::is_there(context, Part::Firmware);
+    (context.target_dir(if is_debian { "firmware-debian" } else { "firmware" }), is_debian)
+}
+
+/// Cargo's `subcommand` for a program, of the toolchain that builds for its target.
+pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: &str) -> Command {
+    let (folder, is_debian) = folder(context);
+    let mut cargo = if is_debian {
+        let mut cargo = context.debian_cargo();
+        let linker = format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase());
+        cargo.env(linker, linker_beside_debian().unwrap_or_default()).env("RUSTC_BOOTSTRAP", "1");
+        cargo.args([subcommand, "-Zbuild-std=core"]);
         cargo
     } else {
-        let mut cargo = context.debian_cargo();
-        let linker = format!("CARGO_TARGET_{}_LINKER", board.target.replace('-', "_").to_uppercase());
-        cargo.env(linker, linker_beside_debian().unwrap_or_default()).env("RUSTC_BOOTSTRAP", "1");
-        cargo
-            .env("CARGO_TARGET_DIR", context.target_dir("firmware-debian"))
-            .args([subcommand, "-Zbuild-std=core"]);
+        let mut cargo = context.cargo();
+        cargo.arg(subcommand);
         cargo
     };
-    // The linker's scripts are named by the folder's own.
-    cargo.current_dir(folder).env_remove("RUSTFLAGS").args(context.locked());
-    cargo.args(["--release", "--package", board.package, "--target", board.target]);
+    // The linker's scripts are named by the folder's own settings.
+    cargo.current_dir(context.root.join("firmware")).env_remove("RUSTFLAGS").env("CARGO_TARGET_DIR", folder);
+    cargo.args(context.locked()).args(["--release", "--package", package, "--target", target]);
     cargo
 }
 
