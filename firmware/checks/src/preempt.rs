@@ -105,7 +105,7 @@ impl Noted {
     }
 }
 
-/// Addresses, each once: of code, at even ones, in less than 128 KiB.
+/// Addresses of code, each once: two that lie 128 KiB apart count as one.
 struct Places([u32; 2048]);
 
 impl Places {

@@ -7,7 +7,7 @@ use portable_atomic as _;
 
 #[entry]
 fn main() -> ! {
-    portcullis_cortex_m::run()
+    portcullis_cortex_m::run(16_000_000)
 }
 
 #[exception]

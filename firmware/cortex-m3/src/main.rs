@@ -6,7 +6,7 @@ use cortex_m_rt::{ExceptionFrame, entry, exception};
 
 #[entry]
 fn main() -> ! {
-    portcullis_cortex_m::run()
+    portcullis_cortex_m::run(12_500_000)
 }
 
 #[exception]
