@@ -105,8 +105,8 @@ impl Noted {
     }
 }
 
-/// Addresses of code, each once: two that lie 128 KiB apart count as one.
-struct Places([u32; 2048]);
+/// Addresses of code, each once: two that lie 64 KiB apart count as one.
+struct Places([u32; 1024]);
 
 impl Places {
     fn add(&mut self, address: usize) {
@@ -122,7 +122,7 @@ impl Places {
 /// Runs all scenarios at every point.
 pub(crate) fn sweep(board: &dyn Preempting, group: &mut Group<'_>) {
     let (mut points, mut places) = (0, 0);
-    let mut addresses = Places([0; 2048]);
+    let mut addresses = Places([0; 1024]);
     for (name, handler, body) in SCENARIOS {
         addresses.0.fill(0);
         points += sweep_one(board, group, &mut addresses, name, *handler, *body);

@@ -130,14 +130,42 @@ unsafe extern "C" fn on_tick(frame: *const u32) {
     CAME_AT.store(unsafe { *frame.add(6) }, Relaxed);
 }
 
+/// Where the stack would reach the statics.
+struct StackEnd;
+
+impl StackEnd {
+    const UNTOUCHED: u32 = 0x5afe_57ac;
+
+    fn word() -> *mut u32 {
+        unsafe extern "C" {
+            static mut __sheap: u32;
+        }
+        &raw mut __sheap
+    }
+
+    fn mark() {
+        // SAFETY: the linker's, behind all statics; there is no heap.
+        unsafe { Self::word().write_volatile(Self::UNTOUCHED) };
+    }
+
+    fn is_untouched() -> bool {
+        // SAFETY: the same.
+        unsafe { Self::word().read_volatile() == Self::UNTOUCHED }
+    }
+}
+
 fn status(succeeds: bool) -> ExitStatus {
     if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
 }
 
 /// Makes all checks on a processor of so many hertz, and ends with a status.
 pub fn run(hertz: u32) -> ! {
+    StackEnd::mark();
     let mut tally = Tally::default();
     portcullis_checks::run(&CortexM, &mut tally);
     portcullis_checks::preempt(&CortexM, &mut tally);
+    tally.group(&CortexM, "the stack is large enough", |group| {
+        group.check(StackEnd::is_untouched(), format_args!("it has reached the statics"));
+    });
     embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
 }
