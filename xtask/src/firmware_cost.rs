@@ -191,6 +191,21 @@ mod tests {
     }
 
     #[test]
+    fn the_document_says_what_the_newest_baseline_says() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let document = fs::read_to_string(root.join("docs/embedded.md")).unwrap();
+        let files = fs::read_dir(root.join("firmware/baseline")).unwrap();
+        let newest = files.map(|file| file.unwrap().path()).max().unwrap();
+        let costs = parse(&fs::read_to_string(newest).unwrap()).unwrap();
+        assert_eq!(costs.len(), SUBJECTS.len());
+        for (name, [flash, ram, allowed, denied]) in costs {
+            let [allowed, denied] = [allowed, denied].map(|calls| (calls + 500) / 1_000);
+            let row = format!("| `{name}` | {flash} | {ram} | {allowed} | {denied} |\n");
+            assert!(document.contains(&row), "docs/embedded.md lacks {row}");
+        }
+    }
+
+    #[test]
     fn growth_and_what_has_gone_or_come_are_told() {
         let of = |name: &str, cost| BTreeMap::from([(name.to_owned(), cost)]);
         let before = of("bucket", [300, 56, 80_000, 80_000]);
