@@ -139,12 +139,14 @@ fn sweep_one(
     handler: fn(),
     body: fn(&mut Point<'_>) -> bool,
 ) -> u32 {
+    let mut wrong = 0;
     let mut run = |sooner| {
         GRANTED.store(0, Relaxed);
         // Idle since the run before it.
         NOW.store(NOW.load(Relaxed) + 10_000, Relaxed);
         let mut point = Point { board, sooner, handler, at: 0 };
         let holds = body(&mut point);
+        wrong += u32::from(!holds);
         let at = point.at;
         group.check(holds, format_args!("{name}, interrupted at {at:#x}, {sooner} instructions sooner"));
         (CAME_IN.load(Relaxed), at)
@@ -168,7 +170,7 @@ fn sweep_one(
         (last, sooner) = (came_in, sooner + 1);
     }
     group.check(misses == 0 && points > 10, format_args!("{name}: not all points were hit"));
-    board.print(format_args!("  {name}: {points} points, {} places\n", places.count()));
+    board.print(format_args!("  {name}: {points} points, {} places, {wrong} wrong\n", places.count()));
     points
 }
 
