@@ -15,7 +15,7 @@ use critical_section::Mutex;
 use portcullis_async::{InterruptLock, Queue};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Clock, Concurrency, CooldownWindow, Counted,
-    FixedWindow, Lease, LeasePool, Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp,
+    FixedWindow, Lease, LeaseId, LeasePool, Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp,
     TokenBucket,
 };
 
@@ -214,8 +214,28 @@ static SLICED: SlicedBucket<u32> =
     built!(TokenBucket::builder(Rate::per_second(1), 4).tick(TICK).build_sliced_on());
 static LIMIT: Concurrency = Concurrency::new(1);
 static LIMIT_OF_2: Concurrency = Concurrency::new(2);
-static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(1));
+static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(2));
 static PAIR: AllOf<(&Concurrency, &TokenBucket<u32>)> = AllOf::new((&LIMIT_OF_2, &BUCKET_OF_1));
+
+/// What the handler keeps, or is to give back.
+static KEPT: Mutex<Cell<Option<Lease<&'static Concurrency>>>> = Mutex::new(Cell::new(None));
+static KEPT_ID: Mutex<Cell<Option<LeaseId>>> = Mutex::new(Cell::new(None));
+
+fn keep(lease: Option<Lease<&'static Concurrency>>) {
+    critical_section::with(|section| KEPT.borrow(section).set(lease));
+}
+
+fn let_go() {
+    drop(critical_section::with(|section| KEPT.borrow(section).take()));
+}
+
+fn keep_id(id: Option<LeaseId>) {
+    critical_section::with(|section| KEPT_ID.borrow(section).set(id));
+}
+
+fn kept_id() -> Option<LeaseId> {
+    critical_section::with(|section| KEPT_ID.borrow(section).take())
+}
 
 /// One of the call and the handler gets it, and nobody a second time.
 macro_rules! one_of_two {
@@ -257,6 +277,7 @@ impl Clock for Time {
 type Limited<L> = Queue<L, Time, InterruptLock>;
 
 static QUEUE: Limited<Concurrency> = Queue::new(Concurrency::new(1), Time, 9);
+static PAIRED: Limited<Concurrency> = Queue::new(Concurrency::new(2), Time, 9);
 static PACE: Limited<TokenBucket<u32>> = Queue::new(bucket(1), Time, 9);
 
 /// In the handler: takes from a queue and gives back, if nobody is before it.
@@ -267,8 +288,8 @@ fn take_and_release() {
 /// Held for the handler.
 static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> = Mutex::new(RefCell::new(None));
 
-fn hold() -> bool {
-    let lease = QUEUE.try_acquire(1).ok();
+fn hold(queue: &'static Limited<Concurrency>) -> bool {
+    let lease = queue.try_acquire(1).ok();
     let is_held = lease.is_some();
     critical_section::with(|section| HELD.replace(section, lease));
     is_held
@@ -333,36 +354,24 @@ static SCENARIOS: &[Scenario] = &[
     ),
     (
         "a change of a limiter that is being taken from",
-        || note(CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Keep).is_ok()),
+        || note(CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 3, Carry::Additive).is_ok()),
         |point| {
             let full = CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Reset).is_ok();
             let own = point.interrupted(|| CHANGED.take_at(ALWAYS, 1).is_ok());
-            full && both(own) == 2 && CHANGED.available_at(ALWAYS) == 1
+            full && both(own) == 2 && CHANGED.burst() == 3 && CHANGED.available_at(ALWAYS) == 2
         },
     ),
+    one_of_two!(PENALISED),
     (
-        "a denial within the denial that starts a penalty",
-        || note(PENALISED.take_at(now(), 1).is_err()),
+        "a take of the rest within the cut of a slice",
+        || note(SLICED.take_at(now(), 1).is_ok()),
         |point| {
-            let first = PENALISED.take_at(now(), 1).is_ok();
-            let own = point.interrupted(|| PENALISED.take_at(now(), 1).is_err());
-            first && both(own) == 2 && PENALISED.is_on_at(now())
-        },
-    ),
-    (
-        "a slice's draw within another one's",
-        || {
-            if let Ok(slice) = SLICED.slice_at(now(), 1) {
-                note(slice.try_acquire_at(now(), 1).is_ok());
-            }
-        },
-        |point| {
-            let own = point.interrupted(|| {
-                let slice = SLICED.slice_at(now(), 1);
-                slice.is_ok_and(|slice| slice.try_acquire_at(now(), 1).is_ok())
-            });
-            let left = SLICED.available_at(now());
-            both(own) == 2 && left <= 2 && SLICED.sliced() == 0
+            let slice = point.interrupted(|| SLICED.slice_at(now(), 2));
+            let rest = SLICED.available_at(now());
+            slice.is_ok_and(|slice| {
+                let has = u64::from(slice.held()) + u64::from(GRANTED.load(Relaxed)) + rest;
+                GRANTED.load(Relaxed) == 1 && has <= 4 && slice.try_acquire_at(now(), 2).is_ok()
+            }) && SLICED.sliced() == 0
         },
     ),
     (
@@ -374,23 +383,73 @@ static SCENARIOS: &[Scenario] = &[
         },
     ),
     (
-        "a limit that is changed within a lease",
-        || note(LIMIT_OF_2.set_limit(2).is_ok()),
+        "a lease that is kept within a lease",
+        || keep(LIMIT_OF_2.try_acquire(1).ok()),
         |point| {
-            let own = point.interrupted(|| LIMIT_OF_2.try_acquire(2).is_ok());
-            both(own) == 2 && LIMIT_OF_2.available() == 2
+            let own = point.interrupted(|| LIMIT_OF_2.try_acquire(1));
+            let is_out = own.is_ok() && LIMIT_OF_2.in_use() == 2 && LIMIT_OF_2.available() == 0;
+            drop(own);
+            let_go();
+            is_out && LIMIT_OF_2.available() == 2
+        },
+    ),
+    ("a release within a release", let_go, |point| {
+        keep(LIMIT_OF_2.try_acquire(1).ok());
+        let own = LIMIT_OF_2.try_acquire(1);
+        let is_out = LIMIT_OF_2.in_use() == 2;
+        point.interrupted(|| drop(own));
+        is_out && LIMIT_OF_2.available() == 2
+    }),
+    (
+        "a lease that is kept within a release",
+        || keep(LIMIT_OF_2.try_acquire(1).ok()),
+        |point| {
+            let own = LIMIT_OF_2.try_acquire(1);
+            point.interrupted(|| drop(own));
+            let is_out = LIMIT_OF_2.in_use() == 1;
+            let_go();
+            is_out && LIMIT_OF_2.available() == 2
         },
     ),
     (
-        "a lease by id within another one",
-        || {
-            if let Ok(id) = POOL.claim_at(now(), 1, None) {
-                note(POOL.release(id) == Ok(1));
-            }
-        },
+        "a limit that is changed within a lease",
+        || note(LIMIT_OF_2.set_limit(3).is_ok()),
         |point| {
-            let own = point.interrupted(|| POOL.claim_at(now(), 1, None).map(|id| POOL.release(id)));
-            own == Ok(Ok(1)) && POOL.leases() == 0 && POOL.limiter().available() == 1
+            let own = point.interrupted(|| LIMIT_OF_2.try_acquire(2));
+            let is_out = own.is_ok() && LIMIT_OF_2.limit() == 3 && LIMIT_OF_2.available() == 1;
+            drop(own);
+            is_out && LIMIT_OF_2.set_limit(2) == Ok(3) && LIMIT_OF_2.available() == 2
+        },
+    ),
+    (
+        "a lease by id that is kept within another one",
+        || keep_id(POOL.claim_at(now(), 1, None).ok()),
+        |point| {
+            let own = point.interrupted(|| POOL.claim_at(now(), 1, None));
+            let (own, other) = (own.ok(), kept_id());
+            let is_out = own != other && POOL.leases() == 2 && POOL.limiter().in_use() == 2;
+            let released = [own, other].map(|id| id.map(|id| POOL.release(id)));
+            is_out && released == [Some(Ok(1)); 2] && POOL.leases() == 0 && POOL.limiter().available() == 2
+        },
+    ),
+    (
+        "the release of a lease by id within that of another one",
+        || note(kept_id().is_some_and(|id| POOL.release(id) == Ok(1))),
+        |point| {
+            let (own, other) = (POOL.claim_at(now(), 1, None), POOL.claim_at(now(), 1, None));
+            keep_id(other.ok());
+            let released = point.interrupted(|| own.map(|id| POOL.release(id)));
+            both(released == Ok(Ok(1))) == 2 && POOL.leases() == 0 && POOL.limiter().available() == 2
+        },
+    ),
+    (
+        "the release of a lease by id within its own",
+        || note(kept_id().is_some_and(|id| POOL.release(id) == Ok(1))),
+        |point| {
+            let own = POOL.claim_at(now(), 1, None);
+            keep_id(own.ok());
+            let released = point.interrupted(|| own.map(|id| POOL.release(id)));
+            both(released == Ok(Ok(1))) == 1 && POOL.leases() == 0 && POOL.limiter().available() == 2
         },
     ),
     (
@@ -399,7 +458,7 @@ static SCENARIOS: &[Scenario] = &[
         |point| {
             let claimed = point.interrupted(|| POOL.claim_at(now(), 1, Some(now())));
             let swept = GRANTED.load(Relaxed) == 1 || POOL.sweep(now()) == 1;
-            claimed.is_ok() && swept && POOL.leases() == 0 && POOL.limiter().available() == 1
+            claimed.is_ok() && swept && POOL.leases() == 0 && POOL.limiter().available() == 2
         },
     ),
     (
@@ -410,6 +469,13 @@ static SCENARIOS: &[Scenario] = &[
             both(own) == 1 && LIMIT_OF_2.available() == 2
         },
     ),
+    ("a release within a release of a queue", release, |point| {
+        let held = hold(&PAIRED);
+        let own = PAIRED.try_acquire(1);
+        let is_out = held && PAIRED.available() == 0;
+        point.interrupted(|| drop(own));
+        is_out && PAIRED.available() == 2
+    }),
     ("a take within a release that hands over to a wait", take_and_release, |point| {
         let held = QUEUE.try_acquire(1).ok();
         let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
@@ -421,7 +487,7 @@ static SCENARIOS: &[Scenario] = &[
         waits && granted && GRANTED.load(Relaxed) == 0 && is_as_new()
     }),
     ("a release within a poll that begins to wait", release, |point| {
-        let held = hold();
+        let held = hold(&QUEUE);
         let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
         let mut context = Context::from_waker(&waker);
         let first = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
@@ -433,7 +499,7 @@ static SCENARIOS: &[Scenario] = &[
         held && granted && is_as_new()
     }),
     ("a release for later within a poll that begins to wait", release_later, |point| {
-        let held = hold();
+        let held = hold(&QUEUE);
         let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
         let mut context = Context::from_waker(&waker);
         let first = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
@@ -445,7 +511,7 @@ static SCENARIOS: &[Scenario] = &[
         held && granted && is_as_new()
     }),
     ("a release within the second poll of a wait", release, |point| {
-        let held = hold();
+        let held = hold(&QUEUE);
         let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
         let mut context = Context::from_waker(&waker);
         let waits = wait.as_mut().poll(&mut context).is_pending();
@@ -457,7 +523,7 @@ static SCENARIOS: &[Scenario] = &[
         held && waits && granted && is_as_new()
     }),
     ("a release within the drop of a wait", release, |point| {
-        let held = hold();
+        let held = hold(&QUEUE);
         let waker = waker();
         let mut wait = ManuallyDrop::new(QUEUE.acquire(1));
         // SAFETY: it stays here, and is dropped here.
