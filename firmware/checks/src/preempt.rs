@@ -211,7 +211,7 @@ static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket(1));
 static PENALISED: Penalty<TokenBucket<u32>, u32> =
     built!(Penalty::builder(SECOND).tick(TICK).build_on()).around(bucket(1));
 static SLICED: SlicedBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(1), 4).tick(TICK).build_sliced_on());
+    built!(TokenBucket::builder(Rate::per_second(10), 40).tick(TICK).build_sliced_on());
 static LIMIT: Concurrency = Concurrency::new(1);
 static LIMIT_OF_2: Concurrency = Concurrency::new(2);
 static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(2));
@@ -364,13 +364,13 @@ static SCENARIOS: &[Scenario] = &[
     one_of_two!(PENALISED),
     (
         "a take of the rest within the cut of a slice",
-        || note(SLICED.take_at(now(), 1).is_ok()),
+        || note(SLICED.take_at(now(), 10).is_ok()),
         |point| {
             let slice = point.interrupted(|| SLICED.slice_at(now(), 2));
             let rest = SLICED.available_at(now());
             slice.is_ok_and(|slice| {
-                let has = u64::from(slice.held()) + u64::from(GRANTED.load(Relaxed)) + rest;
-                GRANTED.load(Relaxed) == 1 && has <= 4 && slice.try_acquire_at(now(), 2).is_ok()
+                let has = u64::from(slice.held()) + 10 + rest;
+                GRANTED.load(Relaxed) == 1 && has <= 40 && slice.try_acquire_at(now(), 2).is_ok()
             }) && SLICED.sliced() == 0
         },
     ),
