@@ -12,6 +12,8 @@
 //!
 //! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that `portcullis-core` has with `std`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
+//! - `portable-atomic`: for targets without compare-exchange, as the feature of `portcullis-core`, which says what is lost;
+//! - `defmt`: errors and outcomes can be logged by it;
 //! - `tokio`, `async-io`, `embassy-time`: timers of these;
 //! - `channel`: [limited channels](channel);
 //! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`];

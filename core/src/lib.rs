@@ -44,7 +44,12 @@
 //! # Features
 //!
 //! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`;
-//! - `tsc`: [`TscClock`].
+//! - `tsc`: [`TscClock`];
+//! - `defmt`: errors and outcomes can be logged by it;
+//! - `portable-atomic`: limiters on targets without compare-exchange, such as the Cortex-M0, by the crate `portable-atomic`. It changes nothing on others, and
+//!   no feature of this library switches it on. What is lost on those targets: a read-modify-write disables interrupts for a few instructions, so that it
+//!   delays them by as much, and is not lock-free in the strict sense; it needs the right to do so, and one core, unless the program's `critical-section` covers more. Which of
+//!   the two is for the program to say, by the feature `unsafe-assume-single-core` or `critical-section` of `portable-atomic`. Loads, and so denials, stay what they are.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

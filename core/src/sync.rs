@@ -1,11 +1,19 @@
-//! The one place that names atomics, so that every algorithm can also run under [loom].
+//! The one place that names atomics, so that every algorithm can also run under [loom], and without compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, target_has_atomic = "32", feature = "portable-atomic")))]
+compile_error!(
+    "this target has no compare-exchange: enable the feature `portable-atomic` of portcullis-core, and in the program one of the features \
+     `critical-section` and `unsafe-assume-single-core` of portable-atomic"
+);
+
+#[cfg(all(not(loom), any(target_has_atomic = "32", not(feature = "portable-atomic"))))]
 pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
+#[cfg(not(any(loom, target_has_atomic = "32", not(feature = "portable-atomic"))))]
+pub(crate) use portable_atomic as atomic;
 
 /// Declares a function that is `const`, except under loom, whose atomics cannot be built in a constant.
 macro_rules! const_unless_loom {

@@ -3,6 +3,8 @@ use std::process::Command;
 use crate::bench_check;
 use crate::command;
 use crate::context::Context;
+use crate::firmware;
+use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
 use crate::setup::Part;
@@ -41,6 +43,8 @@ pub(crate) const TASKS: &[Task] = &[
             "loom",
             "hot-paths",
             "no-std",
+            "firmware",
+            "firmware-cost",
             "bench-check",
         ],
     },
@@ -58,6 +62,8 @@ pub(crate) const TASKS: &[Task] = &[
             "loom",
             "hot-paths",
             "no-std",
+            "firmware",
+            "firmware-cost",
             "bench-check",
             "weaken",
             "soak",
@@ -96,6 +102,18 @@ pub(crate) const STEPS: &[Step] = &[
         run: no_std::check,
     },
     Step {
+        name: "firmware",
+        about: "limiters and queues on emulated microcontrollers: Cortex-M3, Cortex-M0 and RISC-V",
+        needs: Some(Part::Firmware),
+        run: firmware::check,
+    },
+    Step {
+        name: "firmware-cost",
+        about: "flash, RAM and instructions on a Cortex-M3, in the budget and against the baseline",
+        needs: Some(Part::Firmware),
+        run: firmware_cost::check,
+    },
+    Step {
         name: "bench-check",
         about: "no hot path takes over 2 % more instructions than its baseline, under the same compiler",
         needs: Some(Part::Callgrind),
@@ -116,7 +134,9 @@ pub(crate) const STEPS: &[Step] = &[
 ];
 
 fn fmt(context: &Context) -> Check {
-    command::run(context.component("fmt", Part::Rustfmt).args(["--all", "--check"]))
+    command::run(context.component("fmt", Part::Rustfmt).args(["--all", "--check"]))?;
+    let mut firmware = context.component("fmt", Part::Rustfmt);
+    command::run(firmware.current_dir(context.root.join("firmware")).args(["--all", "--check"]))
 }
 
 fn clippy(context: &Context) -> Check {
@@ -127,7 +147,8 @@ fn clippy(context: &Context) -> Check {
     };
     lint(&["--workspace", "--all-targets", "--all-features"])?;
     lint(&["--package", "portcullis-core"])?;
-    lint(&["--package", "portcullis-async"])
+    lint(&["--package", "portcullis-async"])?;
+    lint(&["--manifest-path", "firmware/Cargo.toml", "--all-targets"])
 }
 
 fn doc(context: &Context) -> Check {

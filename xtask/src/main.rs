@@ -8,6 +8,8 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+mod firmware;
+mod firmware_cost;
 mod hot_paths;
 mod listing;
 mod no_std;
@@ -20,7 +22,7 @@ use std::process::ExitCode;
 use crate::checks::{STEPS, Step, TASKS};
 use crate::context::Context;
 
-/// Makes `bench-check` write what it would compare with.
+/// Makes `bench-check` and `firmware-cost` write what they would compare with.
 const BLESS: &str = "--bless";
 
 fn main() -> ExitCode {
@@ -62,7 +64,7 @@ fn print_help() {
     for step in STEPS {
         println!("  {:14} {}", step.name, step.about);
     }
-    println!("\n{BLESS} makes bench-check write its baseline anew.");
+    println!("\n{BLESS} makes bench-check and firmware-cost write their baselines anew.");
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."

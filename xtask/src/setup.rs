@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::announce;
 use crate::context::Context;
+use crate::firmware::{self, BOARDS};
 use crate::no_std::TARGETS;
 
 /// Something that a step cannot do without.
@@ -18,6 +19,8 @@ pub(crate) enum Part {
     Clippy,
     /// A `core` for targets without `std`.
     BareTargets,
+    /// A `core` and a linker for microcontrollers, and their emulators.
+    Firmware,
     /// A processor whose machine code can be judged.
     X86,
     /// Valgrind, and what runs benches under it.
@@ -33,6 +36,10 @@ impl Part {
                 "missing: core for targets without std (rustup target add thumbv7m-none-eabi riscv32imac-unknown-none-elf \
                  x86_64-unknown-none, or Debian's rustc-web, cargo-web and rust-web-src)"
             }
+            Self::Firmware => {
+                "missing: QEMU (Debian's qemu-system-arm and qemu-system-misc), or core for microcontrollers (rustup target add thumbv7m-none-eabi \
+                 thumbv6m-none-eabi riscv32imac-unknown-none-elf, or Debian's rustc-web, cargo-web, rust-web-src and lld-22)"
+            }
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
@@ -46,6 +53,9 @@ impl Part {
             Self::Rustfmt => &["rustfmt-web", "cargo-web"],
             Self::Clippy => &["rust-web-clippy", "cargo-web"],
             Self::BareTargets => &["rustc-web", "cargo-web", "rust-web-src"],
+            Self::Firmware => {
+                &["rustc-web", "cargo-web", "rust-web-src", "lld-22", "qemu-system-arm", "qemu-system-misc"]
+            }
             Self::X86 => &[],
             Self::Callgrind => &["valgrind"],
         }
@@ -69,10 +79,8 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
             cargo.arg("clippy");
             fits(cargo, "rustc")
         }
-        Part::BareTargets => TARGETS.iter().all(|target| {
-            let printed = output("rustc", &["--print", "target-libdir", "--target", target]);
-            printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
-        }),
+        Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
+        Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
         Part::X86 => cfg!(target_arch = "x86_64"),
         Part::Callgrind => {
             is_quiet_success(Command::new("valgrind").arg("--version")) && callgrind_runner(context).is_file()
@@ -86,8 +94,23 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         Part::Clippy => fits(context.debian_component("clippy"), "/usr/bin/rustc"),
         Part::BareTargets => output("/usr/bin/rustc", &["--print", "sysroot"])
             .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir()),
+        Part::Firmware => {
+            has_emulators()
+                && is_there_in_debian(context, Part::BareTargets)
+                && firmware::linker_beside_debian().is_some()
+        }
         Part::X86 | Part::Callgrind => false,
     }
+}
+
+/// Whether the default toolchain has the target's `core`.
+fn has_core(target: &str) -> bool {
+    let printed = output("rustc", &["--print", "target-libdir", "--target", target]);
+    printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
+}
+
+fn has_emulators() -> bool {
+    BOARDS.iter().all(|board| is_quiet_success(Command::new(board.emulator).arg("--version")))
 }
 
 /// Whether `clippy` is of the same version as `rustc`: another one could not read what that has compiled.

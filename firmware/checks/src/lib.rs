@@ -1,0 +1,37 @@
+//! Checks of limiters and queues that any board can run, and the host.
+//!
+//! A [`Board`] has a terminal, a timer whose interrupt runs a function, and sleep; [`Preempting`] is one whose timer can be set to an instruction. [`run`] makes all checks on it; whoever starts it ends with a status by what that returns.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod board;
+mod draws;
+mod executor;
+pub mod limiters;
+mod permits;
+mod preempt;
+mod queue;
+mod tables;
+mod tally;
+mod wrappers;
+
+pub use board::Board;
+pub use draws::Draws;
+pub use preempt::Preempting;
+pub use tables::{Row, TABLES};
+pub use tally::Tally;
+
+/// Makes all checks that need nothing but a board, each group on a line, and adds them up.
+pub fn run(board: &dyn Board, tally: &mut Tally) {
+    tally.group(board, "limiters against oracle tables", limiters::check);
+    tally.group(board, "permits that come back by release", permits::check);
+    tally.group(board, "wrappers, compositions and changes", wrappers::check);
+    tally.group(board, "waits that an interrupt ends", |tally| queue::check(board, tally));
+}
+
+/// Interrupts calls at each of their instructions, and says at how many.
+pub fn preempt(board: &dyn Preempting, tally: &mut Tally) {
+    tally.group(board, "calls interrupted at each instruction", |tally| preempt::sweep(board, tally));
+}

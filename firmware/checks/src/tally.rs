@@ -1,0 +1,51 @@
+use core::fmt;
+
+use crate::Board;
+
+/// Most failures that are told of a group.
+const TOLD: u32 = 5;
+
+/// How many checks there were.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: u32,
+    failed: u32,
+}
+
+/// What failed in a group.
+pub struct Group<'b> {
+    board: &'b dyn Board,
+    tally: Tally,
+}
+
+impl Group<'_> {
+    /// Counts a check, and says what it was if it failed.
+    pub fn check(&mut self, holds: bool, what: fmt::Arguments<'_>) {
+        if holds {
+            self.tally.passed += 1;
+            return;
+        }
+        self.tally.failed += 1;
+        if self.tally.failed <= TOLD {
+            self.board.print(format_args!("failed: {what}\n"));
+        }
+    }
+}
+
+impl Tally {
+    /// Runs checks, and says how many there were.
+    pub fn group(&mut self, board: &dyn Board, name: &str, checks: impl FnOnce(&mut Group<'_>)) {
+        let mut group = Group { board, tally: Self::default() };
+        checks(&mut group);
+        let Self { passed, failed } = group.tally;
+        board.print(format_args!("{name}: {passed} passed, {failed} failed\n"));
+        self.passed += passed;
+        self.failed += failed;
+    }
+
+    /// Says how many there were in all. Whether none failed, and there was one.
+    pub fn close(&self, board: &dyn Board) -> bool {
+        board.print(format_args!("{} passed, {} failed\n", self.passed, self.failed));
+        self.failed == 0 && self.passed > 0
+    }
+}

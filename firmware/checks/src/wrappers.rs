@@ -1,0 +1,183 @@
+//! What limiters can do beside granting and denying by their tables: change, reserve, force, give back, report and be one of several.
+
+use core::time::Duration;
+
+use portcullis_core::{
+    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation, FixedWindow,
+    Limiter, Penalty, Rate, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited,
+};
+
+use crate::tally::Group;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(1);
+
+/// Unwraps where a method cannot be called.
+macro_rules! built {
+    ($builder:expr) => {
+        match $builder {
+            Ok(limiter) => limiter,
+            Err(_) => panic!("does not fit 32 bits"),
+        }
+    };
+}
+
+static BUCKET: AdjustableBucket<u32> =
+    built!(TokenBucket::builder(Rate::per_second(2), 4).debt(6).tick(TICK).build_adjustable_on());
+static WINDOW: AdjustableWindow<u32> =
+    built!(AdjustableWindow::builder(10, Duration::from_mins(1)).build_on());
+static SLIDING: SlidingWindow<4, u32> =
+    built!(SlidingWindow::builder(2, Duration::from_secs(4), 4).max_limit(9).build_on());
+static INDEBTED: TokenBucket<u32> =
+    built!(TokenBucket::builder(Rate::per_second(10), 3).debt(5).tick(TICK).build_on());
+static REFUNDED: TokenBucket<u32> = built!(TokenBucket::builder(Rate::per_second(1), 5).build_on());
+static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(5, SECOND).build_on());
+static COUNTED: Counted<Concurrency> = Counted::new(Concurrency::new(2));
+static PENALISED: Penalty<Concurrency> = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
+static ESCALATED: Escalation<Concurrency, &str, 2> = Escalation::new(
+    Concurrency::new(10),
+    [
+        Threshold { used: 5, hold: Duration::from_secs(5), decision: "warn" },
+        Threshold { used: 8, hold: Duration::from_secs(5), decision: "slow down" },
+    ],
+);
+static FEW: Concurrency = Concurrency::new(2);
+static MANY: Concurrency = Concurrency::new(9);
+static BOTH: AllOf<(&Concurrency, &Concurrency)> = AllOf::new((&MANY, &FEW));
+static TWICE: AllOf<[&Concurrency; 3]> = AllOf::new([&MANY, &FEW, &MANY]);
+
+const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// Checks that a value is another one.
+macro_rules! is {
+    ($group:expr, $value:expr, $expected:expr) => {{
+        let (value, expected) = ($value, $expected);
+        $group
+            .check(value == expected, format_args!("{} is {value:?}, not {expected:?}", stringify!($value)));
+    }};
+}
+
+pub(crate) fn check(group: &mut Group<'_>) {
+    changes(group);
+    debts(group);
+    refunds(group);
+    reports(group);
+    compositions(group);
+}
+
+fn changes(group: &mut Group<'_>) {
+    is!(group, BUCKET.take_at(ms(0), 4).is_ok(), true);
+    // Half a permit has come in, and stays.
+    is!(group, BUCKET.adjust_at(ms(250), Rate::per_second(1), 4, Carry::Keep), Ok(()));
+    is!(group, BUCKET.available_at(ms(749)), 0);
+    is!(group, BUCKET.available_at(ms(750)), 1);
+    is!(group, BUCKET.adjust_at(ms(750), Rate::per_second(4), 8, Carry::Proportional), Ok(()));
+    is!(group, BUCKET.available_at(ms(750)), 2);
+    is!(group, BUCKET.adjust_at(ms(750), Rate::per_second(4), 4, Carry::Reset), Ok(()));
+    is!(group, BUCKET.available_at(ms(750)), 4);
+
+    is!(group, WINDOW.take_at(ms(0), 8).is_ok(), true);
+    is!(group, WINDOW.adjust_at(ms(3_000), 5, Duration::from_secs(10), Carry::Keep), Ok(()));
+    is!(group, WINDOW.available_at(ms(9_999)), 2);
+    is!(group, WINDOW.available_at(ms(10_000)), 5);
+    is!(group, WINDOW.adjust_at(ms(10_000), 11, Duration::from_secs(10), Carry::Keep).is_err(), true);
+
+    is!(group, SLIDING.set_limit(5), Ok(2));
+    is!(group, SLIDING.take_at(ms(0), 4).is_ok(), true);
+    is!(group, SLIDING.set_limit(3), Ok(5));
+    is!(group, SLIDING.available_at(ms(3_999)), 0);
+    is!(group, SLIDING.available_at(ms(4_000)), 3);
+    is!(group, SLIDING.set_limit(10).is_err(), true);
+}
+
+fn debts(group: &mut Group<'_>) {
+    is!(group, INDEBTED.force_at(ms(0), 7), Ok(()));
+    is!(group, INDEBTED.force_at(ms(0), 2).is_err(), true);
+    is!(group, INDEBTED.force_at(ms(0), 1), Ok(()));
+    is!(group, INDEBTED.available_at(ms(599)), 0);
+    is!(group, INDEBTED.available_at(ms(600)), 1);
+
+    // 4 are there, 4 come in each second, and 2 of the 6 that are reserved have to come in yet.
+    let now = ms(750);
+    let wait = Duration::from_millis(500);
+    let Ok(reserved) = BUCKET.reserve_at(now, 4, wait) else {
+        return group.check(false, format_args!("4 of 4 can be reserved"));
+    };
+    is!(group, reserved.due(), now);
+    let Ok(later) = BUCKET.reserve_at(now, 2, wait) else {
+        return group.check(false, format_args!("2 more can be reserved"));
+    };
+    is!(group, later.due(), ms(1_250));
+    is!(group, BUCKET.reserve_at(now, 1, wait).is_err(), true);
+    is!(group, BUCKET.available_at(ms(1_250)), 0);
+    is!(group, later.cancel_at(now), 2);
+    is!(group, BUCKET.available_at(ms(1_000)), 1);
+}
+
+fn refunds(group: &mut Group<'_>) {
+    let now = ms(0);
+    let Ok(mut first) = REFUNDED.try_acquire_at(now, 3) else {
+        return group.check(false, format_args!("a full bucket has 3"));
+    };
+    is!(group, first.refund_at(now, 2), Ok(2));
+    is!(group, REFUNDED.available_at(now), 4);
+    is!(group, REFUNDED.try_acquire_at(now, 1).is_ok(), true);
+    // What was taken since stands on it.
+    is!(group, first.refund_at(now, 1), Ok(0));
+    is!(group, REFUNDED.available_at(now), 3);
+
+    let Ok(mut taken) = FIXED.try_acquire_at(now, 5) else {
+        return group.check(false, format_args!("a new window has 5"));
+    };
+    is!(group, taken.refund_at(ms(999), 2), Ok(2));
+    is!(group, FIXED.available_at(ms(999)), 2);
+    is!(group, FIXED.try_acquire_at(ms(1_000), 1).is_ok(), true);
+    is!(group, taken.refund_at(ms(1_001), 3), Ok(0));
+    is!(group, FIXED.available_at(ms(1_001)), 4);
+}
+
+fn reports(group: &mut Group<'_>) {
+    let held = COUNTED.try_acquire_at(ms(0), 2);
+    is!(group, COUNTED.try_acquire_at(ms(0), 1).is_err(), true);
+    let counts = COUNTED.counts();
+    is!(group, (counts.granted, counts.denied, counts.held), (1, 1, 2));
+    drop(held);
+    is!(group, COUNTED.counts().held, 0);
+
+    let held = PENALISED.try_acquire_at(ms(0), 1);
+    is!(group, PENALISED.is_on_at(ms(0)), false);
+    is!(group, PENALISED.try_acquire_at(ms(0), 1).is_err(), true);
+    drop(held);
+    let denied = PENALISED.try_acquire_at(ms(4_999), 1).err();
+    is!(group, denied, Some(Denied::Penalized { now: ms(4_999), permits: 1 }));
+    PENALISED.pardon();
+    is!(group, PENALISED.try_acquire_at(ms(4_999), 1).is_ok(), true);
+
+    let half = ESCALATED.try_acquire_at(ms(0), 5);
+    is!(group, ESCALATED.decision_at(ms(0)), Some(&"warn"));
+    let more = ESCALATED.try_acquire_at(ms(3_000), 4);
+    is!(group, ESCALATED.decision_at(ms(3_000)), Some(&"slow down"));
+    drop((half, more));
+    is!(group, ESCALATED.decision_at(ms(7_999)), Some(&"slow down"));
+    is!(group, ESCALATED.decision_at(ms(8_000)), None);
+}
+
+fn compositions(group: &mut Group<'_>) {
+    let both = BOTH.try_acquire_at(ms(0), 2);
+    is!(group, both.is_ok(), true);
+    is!(group, (MANY.available(), FEW.available()), (7, 0));
+    is!(group, BOTH.try_acquire_at(ms(0), 1).map_err(|denied| denied.index).err(), Some(1));
+    is!(group, (MANY.available(), FEW.available()), (7, 0));
+    drop(both);
+    is!(group, (MANY.available(), FEW.available()), (9, 2));
+
+    is!(group, TWICE.try_acquire_at(ms(0), 3).is_err(), true);
+    let twice = TWICE.try_acquire_at(ms(0), 2);
+    is!(group, (MANY.available(), FEW.available()), (5, 0));
+    drop(twice);
+    is!(group, (MANY.available(), FEW.available()), (9, 2));
+
+    is!(group, Unlimited.try_acquire_at(ms(0), u32::MAX).is_ok(), true);
+}

@@ -1,0 +1,171 @@
+//! What the Cortex-M boards have in common: semihosting for a terminal, `SysTick` for a timer.
+#![no_std]
+
+mod embassy;
+
+use core::arch::{asm, naked_asm};
+use core::cell::Cell;
+use core::fmt;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+
+use cortex_m::peripheral::syst::SystClkSource;
+use cortex_m::peripheral::{Peripherals, SYST};
+use cortex_m_semihosting::debug::{EXIT_FAILURE, EXIT_SUCCESS, ExitStatus};
+use cortex_m_semihosting::hprint;
+use critical_section::Mutex;
+use panic_semihosting as _;
+use portcullis_checks::{Board, Preempting, Tally};
+
+/// What the next tick runs.
+static HANDLER: Mutex<Cell<Option<fn()>>> = Mutex::new(Cell::new(None));
+
+/// A processor with a terminal.
+struct CortexM;
+
+impl Board for CortexM {
+    fn print(&self, text: fmt::Arguments<'_>) {
+        hprint!("{}", text);
+    }
+
+    fn interrupt(&self, handler: fn()) {
+        critical_section::with(|section| HANDLER.borrow(section).set(Some(handler)));
+        start_timer(100);
+    }
+
+    fn sleep_until(&self, done: &dyn Fn() -> bool) {
+        // An interrupt that comes between the look and the sleep ends the sleep, being pending.
+        while !critical_section::with(|_| {
+            let is_done = done();
+            if !is_done {
+                cortex_m::asm::wfi();
+            }
+            is_done
+        }) {}
+    }
+}
+
+impl Preempting for CortexM {
+    fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize {
+        critical_section::with(|section| HANDLER.borrow(section).set(Some(handler)));
+        CAME_AT.store(0, Relaxed);
+        start_timer(300);
+        wait(sooner);
+        work();
+        loop {
+            match CAME_AT.load(Relaxed) {
+                0 => {}
+                address => return address as usize,
+            }
+        }
+    }
+}
+
+/// Lets so many instructions pass, and four.
+#[inline(always)]
+fn wait(instructions: u32) {
+    // SAFETY: registers alone.
+    unsafe {
+        asm!(
+            "lsrs {n}, {n}, #1",
+            // One more, if it is odd.
+            "bcc 2f",
+            "nop",
+            "2:",
+            "cmp {n}, #0",
+            "beq 4f",
+            "3:",
+            "subs {n}, {n}, #1",
+            "bne 3b",
+            "4:",
+            n = inout(reg) instructions => _,
+            options(nomem, nostack),
+        );
+    }
+}
+
+/// Has `handler` run after so many of the processor's ticks, and again and again.
+fn start_ticking(ticks: u32, handler: fn()) {
+    critical_section::with(|section| REPEATED.borrow(section).set(Some(handler)));
+    start_timer(ticks - 1);
+}
+
+/// What each tick runs.
+static REPEATED: Mutex<Cell<Option<fn()>>> = Mutex::new(Cell::new(None));
+
+fn start_timer(ticks: u32) {
+    // SAFETY: nothing but this module uses the timer, and its handler only once it has been started here.
+    let mut timer = unsafe { Peripherals::steal() }.SYST;
+    timer.disable_counter();
+    timer.set_clock_source(SystClkSource::Core);
+    timer.set_reload(ticks);
+    timer.clear_current();
+    timer.enable_interrupt();
+    timer.enable_counter();
+}
+
+/// Where the timer's interrupt came. Only read and written: there are targets that can do no more.
+static CAME_AT: AtomicU32 = AtomicU32::new(0);
+
+/// The timer's interrupt, at whose beginning the stack says what was interrupted.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn SysTick() {
+    naked_asm!("mov r0, sp", "ldr r1, ={on_tick}", "bx r1", on_tick = sym on_tick)
+}
+
+/// # Safety
+///
+/// Of the frame that an exception makes.
+unsafe extern "C" fn on_tick(frame: *const u32) {
+    if let Some(repeated) = critical_section::with(|section| REPEATED.borrow(section).get()) {
+        return repeated();
+    }
+    // SAFETY: the counter has run out, and is started only by whom this interrupts.
+    unsafe { (*SYST::PTR).csr.write(0) };
+    if let Some(handler) = critical_section::with(|section| HANDLER.borrow(section).take()) {
+        handler();
+    }
+    // SAFETY: its seventh word is the address to return to.
+    CAME_AT.store(unsafe { *frame.add(6) }, Relaxed);
+}
+
+/// Where the stack would reach the statics.
+struct StackEnd;
+
+impl StackEnd {
+    const UNTOUCHED: u32 = 0x5afe_57ac;
+
+    fn word() -> *mut u32 {
+        unsafe extern "C" {
+            static mut __sheap: u32;
+        }
+        &raw mut __sheap
+    }
+
+    fn mark() {
+        // SAFETY: the linker's, behind all statics; there is no heap.
+        unsafe { Self::word().write_volatile(Self::UNTOUCHED) };
+    }
+
+    fn is_untouched() -> bool {
+        // SAFETY: the same.
+        unsafe { Self::word().read_volatile() == Self::UNTOUCHED }
+    }
+}
+
+fn status(succeeds: bool) -> ExitStatus {
+    if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
+}
+
+/// Makes all checks on a processor of so many hertz, and ends with a status.
+pub fn run(hertz: u32) -> ! {
+    StackEnd::mark();
+    let mut tally = Tally::default();
+    portcullis_checks::run(&CortexM, &mut tally);
+    portcullis_checks::preempt(&CortexM, &mut tally);
+    tally.group(&CortexM, "the stack is large enough", |group| {
+        group.check(StackEnd::is_untouched(), format_args!("it has reached the statics"));
+    });
+    embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
+}

@@ -1,0 +1,119 @@
+//! What is measured, chosen by a feature: a limiter on 32-bit words in a static, and a call that takes permits and says whether it was granted them.
+#![allow(clippy::wildcard_imports, dead_code, unused_imports, reason = "each needs some of it")]
+
+use core::time::Duration;
+
+use portcullis_core::*;
+
+/// The permits of each limiter.
+pub(crate) const CAPACITY: u32 = 2_000;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// A limiter, and the call, which the compiler does not inline; before the first one, some permits may have to be taken for good.
+macro_rules! subject {
+    ($feature:literal: $type:ty = $limiter:expr, |$limit:ident, $n:ident, $now:ident| $granted:expr $(, $prepare:expr)?) => {
+        #[cfg(feature = $feature)]
+        pub(crate) use self::chosen::{LIMIT, acquire, prepare};
+        #[cfg(feature = $feature)]
+        mod chosen {
+            use super::*;
+
+            pub(crate) static LIMIT: $type = $limiter;
+
+            #[inline(never)]
+            pub(crate) extern "C" fn acquire($limit: &'static $type, $n: u32, nanos: u64) -> bool {
+                let $now = Timestamp::from_nanos(nanos);
+                $granted
+            }
+
+            pub(crate) fn prepare() {
+                $(_ = $prepare;)?
+            }
+        }
+    };
+}
+
+/// Unwraps where a method cannot be called.
+macro_rules! built {
+    ($builder:expr) => {
+        match $builder {
+            Ok(limiter) => limiter,
+            Err(_) => panic!("does not fit 32 bits"),
+        }
+    };
+}
+
+const fn bucket() -> TokenBucket<u32> {
+    built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).build_on())
+}
+
+subject!("token-bucket": TokenBucket<u32> = bucket(), |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("token-bucket-retry": TokenBucket<u32> = bucket(), |limit, n, now| match limit.try_acquire_at(now, n) {
+    Ok(_) => true,
+    Err(denied) => core::hint::black_box(denied.retry(limit)) == Retry::At(now),
+});
+subject!("fixed-window": FixedWindow<u32> = built!(FixedWindow::builder(CAPACITY as u64, SECOND).build_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("sliding-window": SlidingWindow<8, u32> = built!(SlidingWindow::builder(CAPACITY as u64, SECOND, 8).build_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("cooldown-window": CooldownWindow<u32> =
+    built!(CooldownWindow::builder(CAPACITY as u64, SECOND).tick(MILLI).build_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("adjustable-window": AdjustableWindow<u32> = built!(AdjustableWindow::builder(CAPACITY as u64, SECOND).build_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("adjustable-bucket": AdjustableBucket<u32> =
+    built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_adjustable_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("sliced-bucket": SlicedBucket<u32> =
+    built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_sliced_on()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("counted-bucket": Counted<TokenBucket<u32>> = Counted::new(bucket()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("penalised-bucket": Penalty<TokenBucket<u32>, u32> =
+    built!(Penalty::builder(SECOND).tick(MILLI).build_on()).around(bucket()),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("all-of-3": AllOf<[TokenBucket<u32>; 3]> = AllOf::new([bucket(), bucket(), bucket()]),
+    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+subject!("concurrency": Concurrency = Concurrency::new(CAPACITY),
+    |limit, n, _now| limit.try_acquire(n).is_ok(),
+    LIMIT.try_acquire(1).map(Lease::forget));
+subject!("lease-pool": LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::new(CAPACITY)),
+    |limit, n, now| limit.claim_at(now, n, None).is_ok_and(|id| limit.release(id).is_ok()),
+    LIMIT.claim_at(Timestamp::ZERO, 1, None));
+
+#[cfg(feature = "queue")]
+pub(crate) struct Zero;
+
+#[cfg(feature = "queue")]
+impl Clock for Zero {
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO
+    }
+}
+
+// What is free is taken at once, and given back; what is not is waited for, and that given up.
+subject!("queue": portcullis_async::Queue<Concurrency, Zero, portcullis_async::InterruptLock> =
+    portcullis_async::Queue::new(Concurrency::new(CAPACITY), Zero, CAPACITY as u64),
+    |limit, n, _now| {
+        let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+        core::pin::pin!(limit.acquire(n)).poll(&mut context).is_ready()
+    },
+    LIMIT.try_acquire(1).map(Lease::forget));
+
+/// Nothing at all, in two instructions.
+#[cfg(feature = "nothing")]
+mod chosen {
+    pub(crate) static LIMIT: () = ();
+
+    #[unsafe(naked)]
+    pub(crate) extern "C" fn acquire(_limit: &'static (), _n: u32, _nanos: u64) -> bool {
+        core::arch::naked_asm!("movs r0, #1", "bx lr")
+    }
+
+    pub(crate) fn prepare() {}
+}
+
+#[cfg(feature = "nothing")]
+pub(crate) use self::chosen::{LIMIT, acquire, prepare};
