@@ -22,7 +22,7 @@ impl<P: Anchored + Clone> Admission<P> {
         Self { queue, wait: None }
     }
 
-    /// Waits for `n` permits, the same `n` until it is ready. What costs nothing does not wait.
+    /// Waits for `n` permits: as many as the first poll asks for, whatever later ones do until it is ready. What costs nothing does not wait.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -97,7 +97,7 @@ use crate::queue::Queue;
 ///
 /// # Panics
 ///
-/// If the capacity is over 2^31 - 1.
+/// If the capacity is more than a [`Concurrency`] can count: 2^30 - 1, and 2^14 - 1 on targets without 64-bit atomics.
 ///
 /// ```
 /// use core::num::NonZero;

@@ -54,10 +54,7 @@ fn tokio_mpsc(threads: usize) -> Contestant {
         "tokio-mpsc",
         threads,
         async move |item: u64| sender.send(item).await.is_ok(),
-        async move || {
-            let mut receiver = receiver.lock();
-            core::future::poll_fn(|context| receiver.poll_recv(context)).await
-        },
+        async move || core::future::poll_fn(|context| receiver.lock().poll_recv(context)).await,
     )
 }
 

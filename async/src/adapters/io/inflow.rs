@@ -110,7 +110,7 @@ impl<P: Anchored + Clone> Inflow<P> {
         mut read: impl FnMut(&mut Context<'_>, &mut B, usize) -> Poll<io::Result<usize>>,
     ) {
         let this = self.project();
-        this.bytes.reserve(piece);
+        this.bytes.reserve(piece.min(Piece::DEFAULT.0.get() as usize));
         loop {
             this.bytes.extend_from_slice(room.came(came));
             *this.owed = this.bytes.len();
