@@ -47,7 +47,8 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, Se
 ///
 /// **Cost.** A grant is one compare-exchange and one fetch-add; the first one in a new segment also rolls the ring, one
 /// compare-exchange for each segment that has left the window and one for all. A denial writes nothing, unless it has lost a
-/// race for the first permits of a new segment: then at most the roll. Lock-free. (A thread that is ended, not just paused, in
+/// race for the first permits of a new segment: then at most the roll. While one rolls the ring, others may be denied what there is room
+/// for. Lock-free. (A thread that is ended, not just paused, in
 /// the middle of a grant or a roll takes with it what it had not given back yet.)
 ///
 /// **Live limit.** The limit can be [changed](Self::set_limit) while others take, up to a largest one; the window and its segments stay as they
