@@ -952,7 +952,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: KEYED_ARRAY,
         within: "const USED: u64",
-        text: "(1 << 16) - 1",
+        text: "(1 << (TIME_AT + TIME_BITS)) - 1",
         by: "(1 << 43) - 1",
         model: ("keyed_array", "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same"),
     },
