@@ -152,13 +152,13 @@ impl From<KeyedWord> for u64 {
     }
 }
 
-/// `value`'s low bits as a word; the caller has made sure that the rest is zero.
+/// `value`'s low bits as a word; the caller has made sure that the rest is zero. A setting may be wider than a state: the integer holds it.
 pub(crate) const fn narrow<W: Word>(value: u64) -> W {
-    debug_assert!(value <= W::MASK);
     if W::BITS > 32 {
         // SAFETY: `W` is a `u64`, by the module's argument.
         unsafe { core::mem::transmute_copy::<u64, W>(&value) }
     } else {
+        debug_assert!(value <= u32::MAX as u64);
         // SAFETY: `W` is `u32`, by the module's argument.
         unsafe { core::mem::transmute_copy::<u32, W>(&(value as u32)) }
     }

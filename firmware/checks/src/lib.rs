@@ -9,10 +9,13 @@ extern crate std;
 mod board;
 mod draws;
 mod executor;
+mod keyed;
+mod keyed_queue;
 pub mod limiters;
 mod permits;
 mod preempt;
 mod queue;
+mod saved;
 mod tables;
 mod tally;
 mod wrappers;
@@ -29,6 +32,13 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "permits that come back by release", permits::check);
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
     tally.group(board, "waits that an interrupt ends", |tally| queue::check(board, tally));
+}
+
+/// Makes the checks of tables by key, and of states that are kept: apart, since one program with all of them would be larger than the flash of the boards.
+pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
+    tally.group(board, "tables by key against models", keyed::check);
+    tally.group(board, "waits by key that an interrupt ends", |tally| keyed_queue::check(board, tally));
+    tally.group(board, "states that are kept while memory is lost", saved::check);
 }
 
 /// Interrupts calls at each of their instructions, and says at how many.

@@ -381,5 +381,6 @@ impl Board for Host {
 fn the_checks_of_the_boards_hold_on_the_host() {
     let (host, mut tally) = (Host::default(), Tally::default());
     portcullis_checks::run(&host, &mut tally);
+    portcullis_checks::run_tables(&host, &mut tally);
     assert!(tally.close(&host));
 }

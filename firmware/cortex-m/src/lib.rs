@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m::peripheral::{Peripherals, SYST};
-use cortex_m_semihosting::debug::{EXIT_FAILURE, EXIT_SUCCESS, ExitStatus};
+use cortex_m_semihosting::debug::{self, EXIT_FAILURE, EXIT_SUCCESS, ExitStatus};
 use cortex_m_semihosting::hprint;
 use critical_section::Mutex;
 use panic_semihosting as _;
@@ -158,14 +158,30 @@ fn status(succeeds: bool) -> ExitStatus {
     if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
 }
 
-/// Makes all checks on a processor of so many hertz, and ends with a status.
+/// Makes all checks but those of tables by key, on a processor of so many hertz, and ends with a status.
 pub fn run(hertz: u32) -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
     portcullis_checks::run(&CortexM, &mut tally);
     portcullis_checks::preempt(&CortexM, &mut tally);
+    check_stack(&mut tally);
+    embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
+}
+
+/// Makes the checks of tables by key, and ends with a status.
+pub fn run_tables() -> ! {
+    StackEnd::mark();
+    let mut tally = Tally::default();
+    portcullis_checks::run_tables(&CortexM, &mut tally);
+    check_stack(&mut tally);
+    debug::exit(status(tally.close(&CortexM)));
+    loop {
+        cortex_m::asm::wfi();
+    }
+}
+
+fn check_stack(tally: &mut Tally) {
     tally.group(&CortexM, "the stack is large enough", |group| {
         group.check(StackEnd::is_untouched(), format_args!("it has reached the statics"));
     });
-    embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
 }
