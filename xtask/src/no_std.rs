@@ -1,7 +1,7 @@
 //! The core and the queue on targets without `std`: both compile, and the core's hot paths use the target's own atomics, no division and no
 //! panic.
 //!
-//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it.
+//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it. For WebAssembly the core alone is built: the example's companions need `std`.
 
 use crate::checks::Check;
 use crate::command;
@@ -10,9 +10,11 @@ use crate::hot_paths::HOT_PATHS;
 use crate::listing;
 use crate::setup::{self, Part};
 
-/// Two with 32-bit words and one with 64-bit atomics.
-pub(crate) const TARGETS: [&str; 3] =
-    ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", "x86_64-unknown-none"];
+/// Two with 32-bit words, one with 64-bit atomics, and WebAssembly.
+pub(crate) const TARGETS: [&str; 4] =
+    ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", "x86_64-unknown-none", WASM];
+
+const WASM: &str = "wasm32-unknown-unknown";
 
 pub(crate) fn check(context: &Context) -> Check {
     let has_core = setup::is_there(context, Part::BareTargets);
@@ -29,17 +31,22 @@ pub(crate) fn check(context: &Context) -> Check {
         let folder = context.target_dir(if has_core { "no-std" } else { "no-std-debian" });
         let options = ["-Zbuild-std=core", "--target", target];
         let options = if has_core { &options[1..] } else { &options[..] };
+        let build = |package: &str, features: &str| {
+            let mut cargo = cargo();
+            cargo.arg("build").args(context.locked()).args(["--release", "--package", package]);
+            cargo.args(["--no-default-features", "--features", features, "--target-dir"]).arg(&folder);
+            command::run(cargo.args(options))
+        };
+        if target == WASM {
+            build("portcullis-core", "")?;
+            continue;
+        }
         let assembly = listing::assembly(context, cargo(), &folder, options)?;
         let faults = faults(&assembly);
         if !faults.is_empty() {
             return Err(format!("{target}: {}", faults.join("; ")));
         }
-        let mut queue = cargo();
-        queue.arg("build").args(context.locked()).args(["--release", "--package", "portcullis-async"]);
-        queue
-            .args(["--no-default-features", "--features", "critical-section,embassy-time", "--target-dir"])
-            .arg(folder);
-        command::run(queue.args(options))?;
+        build("portcullis-async", "critical-section,embassy-time,defmt")?;
     }
     Ok(TARGETS.join(", "))
 }

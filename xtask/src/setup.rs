@@ -34,7 +34,7 @@ impl Part {
             Self::Clippy => "missing: Clippy (rustup component add clippy)",
             Self::BareTargets => {
                 "missing: core for targets without std (rustup target add thumbv7m-none-eabi riscv32imac-unknown-none-elf \
-                 x86_64-unknown-none, or Debian's rustc-web, cargo-web and rust-web-src)"
+                 x86_64-unknown-none wasm32-unknown-unknown, or Debian's rustc-web, cargo-web and rust-web-src)"
             }
             Self::Firmware => {
                 "missing: QEMU (Debian's qemu-system-arm and qemu-system-misc), or core for microcontrollers (rustup target add thumbv7m-none-eabi \
