@@ -593,6 +593,15 @@ fn settings(group: &mut Group<'_>) {
         let fits = (bucket(rate, max).is_ok(), bucket(rate, max + 1).is_err());
         group.check(max > 0 && fits == (true, true), format_args!("{rate:?}: {error:?}, {fits:?}"));
     }
+    if KeyedWord::BITS == 20 {
+        // As `docs/embedded.md` says.
+        let spans = bucket(Rate::per_second(10), 10).map(|bucket| {
+            (bucket.tick().as_millis(), bucket.staleness().as_secs(), bucket.horizon().as_secs())
+        });
+        group.check(spans == Ok((10, 40, 10_485)), format_args!("10/s, burst 10: {spans:?}"));
+        let horizon = window(100).map(|window| window.horizon().as_secs());
+        group.check(horizon == Ok(8_191) && max == 65_535, format_args!("a window: {horizon:?}, {max}"));
+    }
     let error = bucket(Rate::new(u32::MAX, Duration::from_nanos(3)), 1).err();
     group.check(told(error, Setting::Rate).is_some(), format_args!("a rate: {error:?}"));
     let stale = FixedWindow::builder(1, Duration::from_secs(1)).staleness(Duration::from_nanos(u64::MAX / 2));
