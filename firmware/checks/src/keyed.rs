@@ -68,8 +68,6 @@ static LIMITS: Keyed<Concurrency<u32>, Lines<4>> =
     Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
 static FEW_LIMITS: Keyed<Concurrency<u32>, Lines<1>> =
     Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
-static SLIDING: KeyedArray<Sliding, [Sliding; 2 * PLACES], Lines<2>> =
-    KeyedArray::new(sliding(), [const { sliding() }; 2 * PLACES], lines(), Seed::new());
 static FEW_SLIDING: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> =
     KeyedArray::new(sliding(), [const { sliding() }; PLACES], lines(), Seed::new());
 static PENALISED: KeyedArray<Penalised, [Penalised; PLACES], Lines<1>> =
@@ -229,7 +227,7 @@ struct Trace<'t, T> {
 }
 
 impl<T: Keys> Trace<'_, T> {
-    fn run<M: Model>(&self, group: &mut Group<'_>, mut models: [M; KEYS]) {
+    fn run<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS]) {
         let (keys, mut places) = (shared(self.table), Places::default());
         let (mut draws, mut newest) = (Draws(self.seed), 100 * SECOND);
         let (mut granted, mut exhausted, mut crowded) = (0, 0, 0);
@@ -247,7 +245,7 @@ impl<T: Keys> Trace<'_, T> {
             let n = 1 + draws.below(u64::from(LIMIT)) as u32;
             let limiter = *Key::at(self.table, address);
             let (now, has, is_there) = (nanos(at), models[own].has(at), places.has(own));
-            let finds_one = !self.is_one_line || is_there || places.free(&models, at).is_some();
+            let finds_one = !self.is_one_line || is_there || places.free(models, at).is_some();
             let name = self.name;
             let peeked = limiter.peek_at(now, n);
             let taken = limiter.take_at(now, n);
@@ -266,7 +264,7 @@ impl<T: Keys> Trace<'_, T> {
                 None => {
                     if !is_there
                         && self.is_one_line
-                        && let Some(place) = places.free(&models, at)
+                        && let Some(place) = places.free(models, at)
                     {
                         *place = Some(own);
                     }
@@ -301,7 +299,7 @@ impl<T: Keys> Trace<'_, T> {
     }
 
     /// With idle times beyond the horizon: less, maybe, than the model says, never more.
-    fn run_far<M: Model>(&self, group: &mut Group<'_>, mut models: [M; KEYS], horizon: u64) {
+    fn run_far<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS], horizon: u64) {
         let keys = shared(self.table);
         let (mut draws, mut newest, mut granted) = (Draws(self.seed), 100 * SECOND, 0);
         for step in 0..1_000 {
@@ -341,16 +339,14 @@ pub(crate) fn check(group: &mut Group<'_>) {
         PENALISED.seed(),
         FAR_BUCKETS.seed(),
     ];
-    for (n, seed) in
-        [BUCKETS.seed(), WINDOWS.seed(), LIMITS.seed(), SLIDING.seed()].iter().chain(&few).enumerate()
-    {
+    for (n, seed) in [BUCKETS.seed(), WINDOWS.seed(), LIMITS.seed()].iter().chain(&few).enumerate() {
         let set = seed.set([7 + n as u64, !0]);
         group.check(set.is_ok(), format_args!("a seed that nobody has used: {set:?}"));
     }
     let trace = |name, seed| Trace { name, table: &BUCKETS, is_one_line: false, retries: true, seed };
-    trace("buckets", 1).run(group, [Bucket::NEW; KEYS]);
+    trace("buckets", 1).run(group, &mut [Bucket::NEW; KEYS]);
     Trace { name: "few buckets", table: &FEW_BUCKETS, is_one_line: true, retries: true, seed: 2 }
-        .run(group, [Bucket::NEW; KEYS]);
+        .run(group, &mut [Bucket::NEW; KEYS]);
     let horizon = if KeyedWord::BITS == 20 {
         FAR_BUCKETS.limits()[0].horizon().as_nanos() as u64
     } else {
@@ -358,21 +354,22 @@ pub(crate) fn check(group: &mut Group<'_>) {
     };
     Trace { name: "far buckets", table: &FAR_BUCKETS, is_one_line: true, retries: true, seed: 3 }.run_far(
         group,
-        [Bucket::NEW; KEYS],
+        &mut [Bucket::NEW; KEYS],
         horizon,
     );
     Trace { name: "windows", table: &WINDOWS, is_one_line: false, retries: true, seed: 4 }
-        .run(group, [Window(None); KEYS]);
+        .run(group, &mut [Window(None); KEYS]);
     Trace { name: "few windows", table: &FEW_WINDOWS, is_one_line: true, retries: true, seed: 5 }
-        .run(group, [Window(None); KEYS]);
+        .run(group, &mut [Window(None); KEYS]);
     Trace { name: "few sliding windows", table: &FEW_SLIDING, is_one_line: true, retries: true, seed: 7 }
-        .run(group, [const { Own::new(sliding()) }; KEYS]);
+        .run(group, &mut [const { Own::new(sliding()) }; KEYS]);
     Trace { name: "few penalties", table: &PENALISED, is_one_line: true, retries: false, seed: 8 }
-        .run(group, [const { Own::new(penalised()) }; KEYS]);
+        .run(group, &mut [const { Own::new(penalised()) }; KEYS]);
     leases(group, "limits", &LIMITS, false, 9);
     leases(group, "few limits", &FEW_LIMITS, true, 10);
     leases_of_an_array(group);
     an_entry_is_kept_while_its_time_repeats(group);
+    both_lines(group);
     many_limits(group);
     seeds(group);
     settings(group);
@@ -482,6 +479,28 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
     group.check(swept == PLACES && statistics.held == 0, format_args!("{swept} swept, {statistics:?}"));
 }
 
+/// A key whose first line is full has its entry in the other one, and finds it there.
+fn both_lines(group: &mut Group<'_>) {
+    const MANY: usize = 22;
+    let (mut crowded, mut wrong) = (0, 0);
+    for seed in 0..60 {
+        let table = Keyed::new(Concurrency::new(3), lines::<4>(), Seed::new());
+        _ = table.seed().set([seed + 1, !seed]);
+        let key = |key: usize| table.key(&(key as u32));
+        let held: [_; MANY] = core::array::from_fn(|n| key(n).take_at(Timestamp::ZERO, 2).is_ok());
+        let alone = |n: usize| (0..MANY).all(|other| other == n || key(other).address() != key(n).address());
+        for n in (0..MANY).filter(|n| alone(*n)) {
+            crowded += u32::from(!held[n]);
+            wrong += u32::from(key(n).available_at(Timestamp::ZERO) != if held[n] { 1 } else { 3 });
+            if held[n] {
+                key(n).release(2);
+            }
+            wrong += u32::from(key(n).available_at(Timestamp::ZERO) != 3);
+        }
+    }
+    group.check(crowded < 20 && wrong == 0, format_args!("{crowded} crowded, {wrong} wrong"));
+}
+
 /// With so many limits there is little room to tell keys apart, and yet each is under its own.
 fn many_limits(group: &mut Group<'_>) {
     const LIMITS: usize = 200;
@@ -573,6 +592,15 @@ fn settings(group: &mut Group<'_>) {
         let max = told(error, Setting::Burst).unwrap_or(0);
         let fits = (bucket(rate, max).is_ok(), bucket(rate, max + 1).is_err());
         group.check(max > 0 && fits == (true, true), format_args!("{rate:?}: {error:?}, {fits:?}"));
+    }
+    if KeyedWord::BITS == 20 {
+        // As `docs/embedded.md` says.
+        let spans = bucket(Rate::per_second(10), 10).map(|bucket| {
+            (bucket.tick().as_millis(), bucket.staleness().as_secs(), bucket.horizon().as_secs())
+        });
+        group.check(spans == Ok((10, 40, 10_485)), format_args!("10/s, burst 10: {spans:?}"));
+        let horizon = window(100).map(|window| window.horizon().as_secs());
+        group.check(horizon == Ok(8_191) && max == 65_535, format_args!("a window: {horizon:?}, {max}"));
     }
     let error = bucket(Rate::new(u32::MAX, Duration::from_nanos(3)), 1).err();
     group.check(told(error, Setting::Rate).is_some(), format_args!("a rate: {error:?}"));

@@ -23,10 +23,12 @@ fn kept() -> u64 {
 macro_rules! goes_on {
     ($group:expr, $name:expr, $builder:expr) => {{
         let build = || $builder.build_on::<u32>();
-        let (mut draws, mut now) = (Draws(11), Timestamp::from_secs(50));
         let (Ok(stays), Ok(new)) = (build(), build()) else {
             return $group.check(false, format_args!("{} does not fit", $name));
         };
+        // Where all bits of the word are in use.
+        let from = (stays.horizon().as_nanos() * 3 / 4) as u64;
+        let (mut draws, mut now) = (Draws(11), Timestamp::from_nanos(from));
         keep(new.state());
         let (mut granted, mut denied) = (0, 0);
         for step in 0..400 {

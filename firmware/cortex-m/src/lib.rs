@@ -2,6 +2,7 @@
 #![no_std]
 
 mod embassy;
+mod systick;
 
 use core::arch::{asm, naked_asm};
 use core::cell::Cell;
@@ -173,6 +174,7 @@ pub fn run_tables() -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
     portcullis_checks::run_tables(&CortexM, &mut tally);
+    systick::check(&mut tally);
     check_stack(&mut tally);
     debug::exit(status(tally.close(&CortexM)));
     loop {
