@@ -35,6 +35,9 @@ macro_rules! common {
             /// many waits as come in between two wakes of the timer.) A queue that is served [newest first](crate::Order::NewestFirst) has none, since newcomers may have
             /// taken in the meantime.
             ///
+            /// **Staleness.** A limiter that others take from past this queue (behind a reference, in two queues say) is told times that are older by the slack: for its bound to hold, the clock may
+            /// go back by its staleness less the slack, not by all of it.
+            ///
             /// ```
             /// # use core::time::Duration;
             /// # use portcullis_async::Queue;
