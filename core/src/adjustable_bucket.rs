@@ -1,24 +1,31 @@
-//! State: a token bucket's word (see [`token_bucket`](crate::token_bucket)) in fewer bits, so that it also names the settings in force and what has
-//! happened since a receipt was written (see [`live`](crate::live)).
+//! State: a token bucket's word (see [`token_bucket`](crate::token_bucket)) in fewer bits, so that it also
+//! names the settings in force and the era of a receipt (see [`live`](crate::live)).
 //!
 //! ```text
-//! era | in debt | set | used       `used` on the lattice of the set in force
+//! era | set | owed | used     `used` on the lattice of the set in force
+//!                             `owed`: a reservation of this era was made before its permits had come in
 //! ```
 //!
-//! A reservation moves `used` ahead of the position, up to the declared debt: whoever made it may act when the position gets there.
+//! A reservation moves `used` ahead of the position, up to the declared debt: its holder may act when the
+//! position gets there.
 //!
-//! - *take, reserve*: `used` moves on. The first reservation that owes sets the mark; the first take that finds enough clears it,
-//!   and begins a new era.
+//! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that finds enough
+//!   begins a new era first, without it.
 //! - *adjust*: the other set, a new era, and `used` on the new lattice.
-//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came from.
-//! - *give back* something else, of the same era and mark: a reservation is worth what it took less what was taken after it; a take what cannot have
-//!   been refilled since. Then a new era begins, and receipts of the old one are worth nothing.
+//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came
+//!   from.
+//! - *give back* something else, of the same era: what the take left is `passed` units behind the newest
+//!   position, so the bucket has held at most `passed` since. Had the take not been made, it would have
+//!   held as much more as the take took, up to `full`; that is what the take is worth. If permits were
+//!   owed in between, a reservation is worth what it took less what was taken after it, and a take
+//!   nothing. Then a new era begins.
 //!
-//! Invariant: what was granted and not given back, each at the instant at which it may act, is within `burst + rate * t` in any span t.
+//! Invariant: what was granted and not given back, each at the instant at which it may act, is within
+//! `burst + rate * t` in any span t.
 //!
-//! Why a reservation is not worth more: those after it keep their instants, though without it they would have had earlier ones. What it gave back
-//! could then be taken at their side. Why nothing of it is left once the debt is paid: for all that the word tells, the bucket may have been full
-//! since. Why only one in an era: what it gave back is taken anew, and no longer says how much was taken after the others.
+//! Why a reservation is not worth more: those after it keep their instants, though without it they would
+//! have had earlier ones. What it gave back could then be taken at their side. Why only one in an era: what
+//! it gave back is taken anew, so the bucket has held more since than what an older take left tells.
 
 use core::fmt;
 use core::ops::Deref;
@@ -26,7 +33,7 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::lattice::{Lattice, Terms, left};
-use crate::live::Live;
+use crate::live::{Live, Noted, When};
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{NativeWord, Word};
@@ -44,13 +51,22 @@ use crate::{
 /// counts at the instant at which it may act; a reservation keeps its instant when settings change, so after a change the bound is exceeded by at most what
 /// was reserved then and not yet due.
 ///
-/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the newest time: within one and a half times a token
-/// bucket's cost where many calls fall into a tick, and about twice where each brings a new one. A denial writes nothing and reads the word
-/// twice. Changes are lock-free, too; only one at a time is let in, and others are told to try again.
+/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the
+/// newest time: within one and a half times a token bucket's cost where many calls fall into a tick, and about
+/// twice where each brings a new one. A denial writes nothing and reads the word twice.
 ///
-/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses the tick so that it reaches an
-/// hour or more, as for a 32-bit token bucket, but from 1 µs up with 64 bits. The tick stays as it is built, also that of a stepwise bucket. Receipts are good for as many eras as the other
-/// bits tell apart, 1,024 or 16: those of a reservation that is older could be taken for one of the era.
+/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a change that
+/// finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing back then (the permits
+/// come back by time). The word tells 64 changes apart, 4 with 32 bits. Where more than three quarters of that
+/// come within twice the [`staleness`](Self::staleness), each decision costs two more atomic writes for that
+/// long, and a change is refused with `Busy` while a call is in the middle of a decision since about as many
+/// changes ago: so no call decides by old settings. For frequent changes, build the bucket with a short
+/// staleness.
+///
+/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses the tick so
+/// that it reaches an hour or more, as for a 32-bit token bucket, but from 1 µs up with 64 bits. The tick stays
+/// as it is built, also that of a stepwise bucket. A receipt that is older than about half the
+/// [`horizon`](Self::horizon) is worth nothing.
 ///
 /// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a configuration.
 ///
@@ -87,9 +103,11 @@ const FULL: usize = 2;
 const DEBT: usize = 3;
 const BEHIND: usize = 4;
 const BURST: usize = 5;
-const SETTINGS: usize = 6;
+/// The ticks that a `now` may be late.
+const LATE: usize = 6;
+const SETTINGS: usize = 7;
 
-const fn as_settings(lattice: &Lattice) -> [u64; SETTINGS] {
+const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     let mut settings = [0; SETTINGS];
     settings[GAIN] = lattice.gain;
     settings[COST] = lattice.cost;
@@ -97,15 +115,8 @@ const fn as_settings(lattice: &Lattice) -> [u64; SETTINGS] {
     settings[DEBT] = lattice.debt;
     settings[BEHIND] = lattice.behind;
     settings[BURST] = lattice.burst;
+    settings[LATE] = late;
     settings
-}
-
-/// The ticks that a `now` may be late: where time brings nothing, any number.
-const fn lateness(lattice: &Lattice) -> u64 {
-    match lattice.staleness().checked_div(lattice.gain) {
-        Some(ticks) => ticks,
-        None => u64::MAX,
-    }
 }
 
 impl AdjustableBucket {
@@ -139,8 +150,8 @@ impl<W: Word> AdjustableBucket<W> {
             start: Timestamp,
             used: u64,
         ) -> Self {
-            let late = lateness(lattice);
-            let live = Live::new(as_settings(lattice), used, ticks.index(start), late);
+            let late = terms.late(lattice, ticks.step());
+            let live = Live::new(as_settings(lattice, late), used, ticks.index(start), late);
             Self { live, ticks, terms }
         }
     }
@@ -148,8 +159,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// Bits of the lattice.
     pub(crate) const BITS: u32 = Live::<SETTINGS, W>::STATE_BITS;
     const USED: u64 = Live::<SETTINGS, W>::STATE;
-    const IN_DEBT: u64 = Live::<SETTINGS, W>::MARK;
-    const ERA: u64 = Live::<SETTINGS, W>::ERA;
+    const OWED: u64 = Live::<SETTINGS, W>::MARK;
 
     /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
     ///
@@ -227,13 +237,16 @@ impl<W: Word> AdjustableBucket<W> {
         .map(|_| ())
     }
 
-    /// Changes rate and burst from `now` on, or from the newest time at which anything was granted, if that is later; `carry` says what becomes of the
-    /// permits in the bucket, and of what is owed. Reservations keep their instants.
+    /// Changes rate and burst; `carry` says what becomes of the permits in the bucket, and of what is owed.
+    /// Reservations keep their instants.
+    ///
+    /// The change counts at `now`, or at the newest time at which a permit was granted, if that is later.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another change is under way, [`ChangeError::Settings`] if they do not fit the word at the bucket's tick,
-    /// [`ChangeError::Owes`] if more is owed than the new settings can express.
+    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come too often
+    /// (see the type's documentation); [`ChangeError::Settings`] if the settings do not fit the word at the
+    /// bucket's tick; [`ChangeError::Owes`] if more is owed than the new settings can express.
     /// Nothing has changed then.
     ///
     /// # Cost
@@ -251,21 +264,25 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert_eq!(bucket.available_at(at(750)), 1);
     /// ```
     pub fn adjust_at(&self, now: Timestamp, rate: Rate, burst: u64, carry: Carry) -> Result<(), ChangeError> {
-        let tick = Some(Duration::from_nanos(self.ticks.step()));
+        let step = self.ticks.step();
+        let tick = Some(Duration::from_nanos(step));
         let terms = Terms { rate, burst, tick, stepwise: false, ..self.terms };
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
-        let late = lateness(&new);
-        if new.gain > 0 {
-            self.live.allow_late(late);
-        }
-        self.live.change(|word| {
-            // A newest time further ahead than anyone may be late under the new settings lies a turn of the word behind.
-            let newest = self.live.no_older_than_newest(tick);
-            let tick = if newest - tick <= late { newest } else { tick };
-            let used = carried(&self.lattice(word), word & Self::USED, &new, tick, carry)?;
-            self.live.note(tick);
-            Ok((as_settings(&new), used))
+        let late = terms.late(&new, step);
+        self.live.change(tick, late, |word, When { earliest, latest }| {
+            let (old, used) = (self.lattice(word), word & Self::USED);
+            // At the one of the two times that leaves less; that is no more than at any time between them.
+            let mut has = carried(&old, used, &new, latest, carry);
+            if earliest < latest {
+                let since = i128::from(latest - earliest) * i128::from(new.gain);
+                has = has.min(carried(&old, used, &new, earliest, carry).saturating_add(since));
+            }
+            if -has > i128::from(new.debt) {
+                return Err(ChangeError::Owes);
+            }
+            let used = new.position(latest).wrapping_sub(has.cast_unsigned() as u64) & new.mask;
+            Ok((as_settings(&new, late), used))
         })
     }
 
@@ -320,7 +337,8 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).staleness(), Duration::from_secs(3_600));
     /// ```
     pub fn staleness(&self) -> Duration {
-        self.read(|lattice, _| self.span(lattice.staleness(), lattice.gain))
+        let ticks = self.live.read(|word| self.live.setting(word, LATE));
+        saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
     }
 
     /// After how much idle time the word repeats. [`Duration::MAX`] for never.
@@ -359,18 +377,43 @@ impl<W: Word> AdjustableBucket<W> {
 
     /// What `tell` says of settings that belong to the word.
     fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
-        let mut word = self.live.load();
-        loop {
-            let told = tell(&self.lattice(word), word & Self::USED);
-            match self.live.confirm(word) {
-                Ok(()) => return told,
-                Err(newer) => word = newer,
+        self.live.read(|word| tell(&self.lattice(word), word & Self::USED))
+    }
+
+    /// Takes where there is more to do: settings change often, or permits were owed.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let inside = self.live.count_in();
+        self.forget_what_was_owed(now, n);
+        let taken = self.take::<true>(now, n);
+        drop(inside);
+        self.live.calm(self.ticks.index(now));
+        taken
+    }
+
+    /// Begins a new era, if all that was owed has come in and `n` permits besides: so that later receipts are
+    /// worth something again.
+    fn forget_what_was_owed(&self, now: Timestamp, n: u32) {
+        let word = self.live.load();
+        if word & Self::OWED != 0
+            && n > 0
+            && let Some(claim) = self.live.claim()
+        {
+            let lattice = self.lattice(word);
+            let price = u64::from(n).saturating_mul(lattice.cost);
+            let is_granted = u64::from(n) <= lattice.burst
+                && lattice.judge(lattice.position(self.ticks.index(now)), word & Self::USED) >= price;
+            if is_granted {
+                // If the word has changed meanwhile, the next take does it.
+                let _ = claim.begin_era(word, word & Self::USED);
             }
         }
     }
 
+    /// Takes, by a caller that has counted itself in or need not.
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let tick = self.ticks.index(now);
         let mut word = self.live.load();
         'judge: loop {
@@ -390,10 +433,16 @@ impl<W: Word> AdjustableBucket<W> {
                 if n == 0 {
                     break 'told Ok(Receipt::NONE);
                 }
-                let next = Self::paid(word) | left;
-                self.live.note(tick);
+                if !INSIDE && word & (Live::<SETTINGS, W>::SLOW | Self::OWED) != 0 {
+                    return self.take_slowly(now, n);
+                }
+                let next = word & !Self::USED | left;
+                let newest = self.live.note(tick);
                 match self.live.exchange(word, next) {
-                    Ok(()) => return Ok(Receipt::new(next)),
+                    Ok(()) => {
+                        self.live.confirm_newest(tick, newest);
+                        return Ok(Live::<SETTINGS, W>::receipt(next, tick, newest));
+                    }
                     Err(newer) => word = newer,
                 }
                 continue 'judge;
@@ -405,12 +454,6 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// The upper bits of a word that was not, or is no longer, in debt: added to itself, the mark becomes an era.
-    #[inline(always)]
-    fn paid(word: u64) -> u64 {
-        (word & !Self::USED).wrapping_add(word & Self::IN_DEBT) & W::MASK
-    }
-
     /// Takes `n` permits, at most `most`, owing if need be; where there is an `until`, only if they have come in by then. Returns when that is.
     fn force(
         &self,
@@ -418,13 +461,14 @@ impl<W: Word> AdjustableBucket<W> {
         n: u32,
         most: impl Fn(&Lattice) -> u64,
         until: Option<Timestamp>,
-    ) -> Result<(Receipt, Timestamp), Denied> {
+    ) -> Result<Forced, Denied> {
         if n == 0 {
-            return Ok((Receipt::NONE, now));
+            return Ok(Forced { receipt: Receipt::NONE, due: now, marks: false });
         }
         let tick = self.ticks.index(now);
-        let mut word = self.live.load();
+        let (mut word, mut inside) = (self.live.load(), None);
         loop {
+            word = self.live.enter(word, &mut inside);
             let lattice = self.lattice(word);
             let most = most(&lattice);
             let decision = if u64::from(n) > most {
@@ -432,21 +476,26 @@ impl<W: Word> AdjustableBucket<W> {
             } else {
                 let forced = lattice.forced(lattice.position(tick), word & Self::USED, n);
                 let decided = forced.and_then(|(left, owed)| match (owed, until) {
-                    (0, _) => Some((Self::paid(word) | left, now)),
-                    (_, None) => Some((word & !Self::USED | Self::IN_DEBT | left, now)),
+                    (0, _) => Some((word & !Self::USED | left, now)),
+                    (_, None) => Some((word & !Self::USED | Self::OWED | left, now)),
                     (_, Some(until)) => {
                         let due = lattice.settled(tick, owed)?;
                         let left = lattice.acted(lattice.position(due), left, n);
                         let due = self.ticks.start(due).filter(|&due| due <= until)?;
-                        Some((word & !Self::USED | Self::IN_DEBT | left, due))
+                        Some((word & !Self::USED | Self::OWED | left, due))
                     }
                 });
                 decided.ok_or(Denied::Exhausted { now, permits: n })
             };
             let outcome = match decision {
                 Ok((next, due)) => {
-                    self.live.note(tick);
-                    self.live.exchange(word, next).map(|()| Ok((Receipt::new(next), due)))
+                    let newest = self.live.note(tick);
+                    let receipt = Live::<SETTINGS, W>::receipt(next, tick, newest);
+                    let marks = next & !word & Self::OWED != 0;
+                    self.live.exchange(word, next).map(|()| {
+                        self.live.confirm_newest(tick, newest);
+                        Ok(Forced { receipt, due, marks })
+                    })
                 }
                 Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
             };
@@ -457,61 +506,79 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    fn give_back(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    /// Gives `n` permits back of what `receipt` is for, which has set the mark if it `marks`. Returns how many
+    /// of them count as never taken.
+    fn give_back(&self, now: Timestamp, n: u32, receipt: &mut Receipt, marks: bool) -> u32 {
+        let Some(claim) = self.live.claim() else { return 0 };
+        let noted = Live::<SETTINGS, W>::noted(*receipt);
         let tick = self.ticks.index(now);
-        let (then, taken) = (receipt.note() & !Self::USED, receipt.note() & Self::USED);
-        let mut word = self.live.load();
         loop {
-            if word & !Self::USED != then {
-                return 0;
-            }
+            let word = self.live.load();
+            // Settings change under the claim alone.
             let lattice = self.lattice(word);
             if lattice.is_unlimited() {
-                match self.live.confirm(word) {
-                    Ok(()) => return n,
-                    Err(newer) => word = newer,
+                return n;
+            }
+            let newest = self.live.no_older_than_newest(tick);
+            let since = (word ^ noted.word) & !Live::<SETTINGS, W>::SLOW;
+            let is_of_era = since & !(Self::USED | Self::OWED) == 0;
+            if n == 0 || !is_of_era || !claim.wrote(noted, newest) || lattice.is_outlived(noted.tick, newest)
+            {
+                return 0;
+            }
+            if since == 0 {
+                let left = lattice.restored(lattice.position(tick), word & Self::USED, n);
+                let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
+                if self.live.exchange(word, next).is_ok() {
+                    *receipt = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
+                    return n;
                 }
                 continue;
             }
             let used = word & Self::USED;
-            let after = used.wrapping_sub(taken) & Self::USED;
-            let price = u64::from(n).saturating_mul(lattice.cost);
-            let worth = if after == 0 {
-                n
-            } else if then & Self::IN_DEBT != 0 {
-                // Those after it may have been counted up to a whole tick.
-                let after = after.saturating_add(lattice.gain.saturating_sub(1));
-                (price.saturating_sub(after) / lattice.cost) as u32
-            } else {
-                let position = lattice.position(self.live.no_older_than_newest(tick));
-                let passed = position.wrapping_sub(taken) & Self::USED;
-                (lattice.full.saturating_sub(passed).min(price) / lattice.cost) as u32
-            };
+            let worth = Self::worth(&lattice, word, noted, newest, n);
             if worth == 0 {
                 return 0;
             }
-            let back = used.wrapping_sub(u64::from(worth).wrapping_mul(lattice.cost)) & Self::USED;
-            // Not further than a bucket that is full at the newest time: who is late must not find more.
-            let back = lattice.balance(lattice.position(self.live.no_older_than_newest(tick)), back).from;
-            let next = if after == 0 { then } else { then.wrapping_add(Self::ERA) & W::MASK } | back;
-            match self.live.exchange(word, next) {
-                Ok(()) => {
-                    if after == 0 {
-                        *receipt = Receipt::new(next);
-                    }
-                    return worth;
-                }
-                Err(newer) => word = newer,
+            let left = used.wrapping_sub(u64::from(worth).wrapping_mul(lattice.cost)) & Self::USED;
+            match claim.begin_era(word, left) {
+                Some(Ok(())) => return worth,
+                Some(Err(_)) => {}
+                None => return 0,
             }
         }
     }
+
+    /// What `n` permits of a take are worth that is not the last one: how many of them the bucket would hold
+    /// or have granted by the tick `newest`, had they not been taken.
+    fn worth(lattice: &Lattice, word: u64, noted: Noted, newest: u64, n: u32) -> u32 {
+        let (cost, left) = (i128::from(lattice.cost), noted.word & Self::USED);
+        let taken = i128::from(n) * cost;
+        // By how much the position was ahead of what the take left: less than none, where it owed.
+        let ahead = match lattice.position(noted.tick).wrapping_sub(left) & Self::USED {
+            ahead if ahead < lattice.behind => i128::from(ahead),
+            owed => -i128::from((lattice.mask - owed).wrapping_add(1)),
+        };
+        let passed = i128::from(newest - noted.tick) * i128::from(lattice.gain) + ahead;
+        let room = i128::from(lattice.full) - passed;
+        let worth = match (noted.word & Self::OWED != 0, word & Self::OWED != 0) {
+            (false, false) => room.min(taken),
+            (false, true) => 0,
+            (true, _) => {
+                let after = i128::from((word & Self::USED).wrapping_sub(left) & Self::USED);
+                // Those after it may have been counted up to a whole tick.
+                room.min(taken - after - i128::from(lattice.gain.saturating_sub(1)))
+            }
+        };
+        u32::try_from(worth.max(0) / cost).unwrap_or(0)
+    }
 }
 
-/// What a bucket used up to `used` is used up to on a new lattice.
-fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> Result<u64, ChangeError> {
+/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it owes.
+/// Rounded so that nothing is gained.
+fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> i128 {
     let balance = old.balance(old.position(tick), used);
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
-    // In units of the new lattice; rounded so that nothing is gained.
     let has = if old.is_unlimited() {
         i128::from(new.full)
     } else {
@@ -527,11 +594,7 @@ fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> 
         Carry::Additive if !old.is_unlimited() => (has + grown).max(has.min(0)),
         Carry::Keep | Carry::Proportional | Carry::Additive => has,
     };
-    let has = has.min(new.full.into());
-    if -has > i128::from(new.debt) {
-        return Err(ChangeError::Owes);
-    }
-    Ok(new.position(tick).wrapping_sub(has.cast_unsigned() as u64) & new.mask)
+    has.min(new.full.into())
 }
 
 impl<W: Word> Limiter for AdjustableBucket<W> {
@@ -542,13 +605,15 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take::<false>(now, n)
     }
 
-    /// All of them, if nobody has taken since; else as many as have not been refilled since, and then nothing more of what was taken before. None, if
-    /// settings have changed, something else was given back out of turn, or the bucket went into debt or out of it.
+    /// All of them, if no permit was taken since; else as many as have not been refilled since, and then
+    /// nothing more of what was taken before. None if settings have changed, something else was given back
+    /// out of turn, the bucket has owed permits since, the receipt is older than about half the
+    /// [`horizon`](Self::horizon), or another call is changing settings or giving back at this moment.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.give_back(now, n, receipt)
+        self.give_back(now, n, receipt, false)
     }
 
     crate::limiter::releases_nothing!();
@@ -591,8 +656,15 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 pub struct Reservation<P> {
     bucket: P,
     permits: u32,
+    forced: Forced,
+}
+
+/// What was taken, though permits may have to come in yet.
+struct Forced {
     receipt: Receipt,
     due: Timestamp,
+    /// Whether it is the first of its era that owes.
+    marks: bool,
 }
 
 impl<P, W> Reservation<P>
@@ -617,13 +689,14 @@ where
     /// ```
     pub fn reserve_at(bucket: P, now: Timestamp, n: u32, max_wait: Duration) -> Result<Self, Denied> {
         let until = now.saturating_add(max_wait);
-        let (receipt, due) = bucket.force(now, n, |lattice| lattice.burst, Some(until))?;
-        Ok(Self { bucket, permits: n, receipt, due })
+        let forced = bucket.force(now, n, |lattice| lattice.burst, Some(until))?;
+        Ok(Self { bucket, permits: n, forced })
     }
 
-    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can be taken anew: all, if nobody has taken or
-    /// reserved since; else those that nobody has reserved after. None, if the bucket has come out of debt since, something else was given back out of turn, or
-    /// settings have changed.
+    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can be taken
+    /// again: all, if none were taken or reserved since; else those that were not reserved after. None after
+    /// [`due`](Self::due), when they may have been acted on; if something else was given back out of turn,
+    /// or settings have changed; or if another call is doing so at this moment.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -638,8 +711,8 @@ where
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn cancel_at(self, now: Timestamp) -> u32 {
-        let Self { bucket, permits, mut receipt, .. } = self;
-        if permits == 0 { 0 } else { bucket.give_back(now, permits, &mut receipt) }
+        let Self { bucket, permits, forced: Forced { mut receipt, due, marks } } = self;
+        if now > due { 0 } else { bucket.give_back(now, permits, &mut receipt, marks) }
     }
 }
 
@@ -655,7 +728,7 @@ impl<P> Reservation<P> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn due(&self) -> Timestamp {
-        self.due
+        self.forced.due
     }
 
     /// The permits reserved.
@@ -676,7 +749,7 @@ impl<P> fmt::Debug for Reservation<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("permits", &self.permits)
-            .field("due", &self.due)
+            .field("due", &self.forced.due)
             .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 //! (see [`live`](crate::live)).
 //!
 //! ```text
-//! era | - | set | end | count      the instant at which the window ends, in ticks, and the permits counted in it
+//! era | set | - | end | count      the tick at which the window ends, and the permits counted in it
 //! ```
 //!
 //! The end is an instant and not a window's index, so that it means the same under any settings. How far ahead of a tick it lies, wrapped in its
@@ -28,7 +28,7 @@ use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::{self, Grid};
-use crate::live::Live;
+use crate::live::{LONGEST_STALENESS, Live, When};
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
@@ -44,25 +44,35 @@ use crate::{
 /// at an origin, one grid for each length, or, [started by the first request](AdjustableWindowBuilder::started_by_first_request), each
 /// begins with the first request after the last one's end; if all that was taken in it is given back, the next request starts it anew.
 ///
-/// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of one window's length. At a
-/// [change](Self::adjust_at) the window that is on becomes one of the new length. What was granted before keeps to the old bound; what is granted in this
-/// window from then on is at most what the [`Carry`] leaves of the new limit, and all windows after it keep to the new bound. With
-/// [`Carry::Keep`] there is never more left than before, and with [`Carry::Additive`] what was granted in the window and what is still granted
-/// in it are together at most the larger of the limits that were in force, so that however often the settings are changed at one instant, nothing is gained by it.
+/// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of one window's
+/// length. At a [change](Self::adjust_at) the window that is on becomes one of the new length. What was granted
+/// before keeps to the old bound; what is granted in this window from then on is at most what the [`Carry`]
+/// leaves of the new limit, and all windows after it keep to the new bound. With [`Carry::Keep`] there is never
+/// more left than before. With [`Carry::Additive`] and [`Carry::Proportional`] what was granted in the window
+/// and what is left in it are together at most the largest limit that was in force in it since the last
+/// [`Carry::Reset`]: however often the settings are changed at one instant, nothing is gained.
 ///
 /// An admission counts at the later of its own `now` and the newest one granted, and so does a change.
 ///
 /// **Exact.** Retry times are exact to the nanosecond, as long as nobody changes the settings. Lengths are rounded up to whole
 /// [ticks](Self::tick).
 ///
-/// **Cost.** About that of a fixed window, as long as a window is on; its first grant costs two more multiplications. A grant is one
-/// compare-exchange, and in each new [tick](Self::tick) a second one, which notes the newest time. A denial writes nothing and reads the word twice. Changes are lock-free, too; only one at a time is let in, and others
-/// are told to try again.
+/// **Cost.** About that of a fixed window, as long as a window is on; its first grant costs two more
+/// multiplications. A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes
+/// the newest time. A denial writes nothing and reads the word twice.
 ///
-/// **Horizon.** End and count share 52 bits of a 64-bit word, 26 of a 32-bit one: the count takes the bits of the largest limit that may be set, and the
-/// end wraps in the others. The bound holds for every `now` up to [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole
-/// multiples of [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and the longest window that may be set. A thread
-/// that is paused in a call for as many changes as eras can be told apart, 1,024 or 16, could take their settings for those that it has read.
+/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a change that
+/// finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing back then. The word tells
+/// 64 changes apart, 4 with 32 bits. Where more than three quarters of that come within twice the
+/// [`staleness`](Self::staleness), each decision costs two more atomic writes for that long, and a change is
+/// refused with `Busy` while a call is in the middle of a decision since about as many changes ago: so no call
+/// decides by old settings. For frequent changes, build the window with a short staleness.
+///
+/// **Horizon.** End and count share 52 bits of a 64-bit word, 26 of a 32-bit one: the count takes the bits of
+/// the largest limit that may be set, and the end wraps in the others. The bound holds for every `now` up to
+/// [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole multiples of
+/// [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and the longest window
+/// that may be set.
 ///
 /// Source: the fixed window limiter of the .NET rate limiting proposal, Ocelot's window that the first request starts, and bucket4j's
 /// replacement of a configuration.
@@ -99,6 +109,8 @@ pub struct AdjustableWindow<W: Word = NativeWord> {
     near: W,
     /// In ticks.
     staleness: u64,
+    /// The ticks after which a receipt is worth nothing: an end may then have come around.
+    outlived: u64,
     max_limit: u64,
     /// In ticks.
     max_window: u64,
@@ -109,7 +121,12 @@ const WINDOW: usize = 1;
 /// The window's reciprocal, in two halves that fit any word.
 const LOW: usize = 2;
 const HIGH: usize = 3;
-const SETTINGS: usize = 4;
+/// Of the window in which these settings began: its end, what was granted in it beyond its count then, and
+/// the largest limit that was in force in it.
+const BEGAN: usize = 4;
+const BEYOND: usize = 5;
+const LARGEST: usize = 6;
+const SETTINGS: usize = 7;
 
 /// A limit, and a window's length in ticks.
 #[derive(Clone, Copy)]
@@ -119,15 +136,26 @@ struct Settings {
 }
 
 impl Settings {
-    const fn to_words(self) -> [u64; SETTINGS] {
+    const fn to_words(self, began: u64, beyond: u64, largest: u64) -> [u64; SETTINGS] {
         let reciprocal = grid::reciprocal(self.window);
         let mut words = [0; SETTINGS];
         words[LIMIT] = self.limit;
         words[WINDOW] = self.window;
         words[LOW] = reciprocal & u32::MAX as u64;
         words[HIGH] = reciprocal >> 32;
+        words[BEGAN] = began;
+        words[BEYOND] = beyond;
+        words[LARGEST] = largest;
         words
     }
+}
+
+/// A window whose settings have just begun.
+struct Carried {
+    end: u64,
+    count: u64,
+    beyond: u64,
+    largest: u64,
 }
 
 /// A window that is on for some `now`.
@@ -223,7 +251,8 @@ impl<W: Word> AdjustableWindow<W> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another change is under way; [`ChangeError::Settings`] if a setting is zero or more than the
+    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come too often;
+    /// [`ChangeError::Settings`] if a setting is zero or more than the
     /// [most](AdjustableWindowBuilder::max_limit) that the builder was told; [`ChangeError::Owes`] if `now` is more than the
     /// [`staleness`](Self::staleness) older than the window that is on. Nothing has changed then.
     ///
@@ -250,14 +279,22 @@ impl<W: Word> AdjustableWindow<W> {
         carry: Carry,
     ) -> Result<(), ChangeError> {
         let new = self.settings(limit, window).map_err(ChangeError::Settings)?;
-        self.live.change(|word| {
-            let (tick, into) = self.split(now);
-            let newest = self.live.no_older_than_newest(tick);
+        let (tick, into) = self.split(now);
+        self.live.change(tick, self.staleness, |word, When { earliest, latest }| {
+            if latest - tick > self.staleness {
+                return Err(ChangeError::Owes);
+            }
+            // What was granted in a window was granted before its end.
+            let newest = match self.on(word, self.stamp(earliest), u64::MAX) {
+                Some(on) => latest.min(earliest.saturating_add(on.ahead - 1)),
+                None => earliest,
+            };
+            let newest = if earliest == latest { latest } else { newest };
             // Somewhere in that tick.
             let into = if newest == tick { into } else { 1 };
-            let (end, count) = self.carried(word, (newest, into), new, carry)?;
-            self.live.note(newest);
-            Ok((new.to_words(), self.stamp(end) | count))
+            let Carried { end, count, beyond, largest } = self.carried(word, (newest, into), new, carry)?;
+            let end = self.stamp(end);
+            Ok((new.to_words(end, beyond, largest), end | count))
         })
     }
 
@@ -425,19 +462,24 @@ impl<W: Word> AdjustableWindow<W> {
 
     /// What `tell` says of a word and of settings that belong to it.
     fn read<T>(&self, tell: impl Fn(u64, Settings) -> T) -> T {
-        let mut word = self.live.load();
-        loop {
-            let told = tell(word, self.in_force(word));
-            match self.live.confirm(word) {
-                Ok(()) => return told,
-                Err(newer) => word = newer,
-            }
-        }
+        self.live.read(|word| tell(word, self.in_force(word)))
     }
 
     /// The settings that `word` names. Of no meaning if the word has changed meanwhile.
     fn in_force(&self, word: u64) -> Settings {
         Settings { limit: self.live.setting(word, LIMIT), window: self.live.setting(word, WINDOW) }
+    }
+
+    /// Whether the settings began in the window of `word`.
+    fn has_begun(&self, word: u64) -> bool {
+        self.live.setting(word, BEGAN) == word & Self::STATE & !self.counts()
+    }
+
+    /// Whether windows are started by requests, and nothing was taken in that of `word` that was not given
+    /// back.
+    fn is_unstarted(&self, word: u64) -> bool {
+        let is_empty = self.started && word & self.counts() == 0;
+        is_empty && !(self.has_begun(word) && self.live.setting(word, BEYOND) > 0)
     }
 
     /// Checked settings, the window in ticks.
@@ -456,49 +498,75 @@ impl<W: Word> AdjustableWindow<W> {
         Ok(Settings { limit, window })
     }
 
-    /// End and count under new settings, for a change in a tick and so far into it.
+    /// The window under new settings, for a change in a tick and so far into it.
     fn carried(
         &self,
         word: u64,
         (tick, into): (u64, u64),
         new: Settings,
         carry: Carry,
-    ) -> Result<(u64, u64), ChangeError> {
+    ) -> Result<Carried, ChangeError> {
         let old = self.in_force(word);
         let on = self.on(word, self.stamp(tick), old.limit);
-        let tick = i128::from(tick);
-        let anew = tick + i128::from(self.started && into != 0);
-        // A window that is over has begun again; so has one that nobody has started.
+        let at = i128::from(tick);
+        let anew = at + i128::from(self.started && into != 0);
+        // A window that is over has begun again; so has one that no request has started.
         let begun = on.map_or(anew, |on| {
-            let begun = tick + i128::from(on.ahead) - i128::from(old.window);
-            if self.started && on.count == 0 { begun.max(anew) } else { begun }
+            let begun = at + i128::from(on.ahead) - i128::from(old.window);
+            if self.is_unstarted(word) { begun.max(anew) } else { begun }
         });
-        if begun - tick > (self.staleness + u64::from(self.started)).into() {
+        if begun - at > (self.staleness + u64::from(self.started)).into() {
             return Err(ChangeError::Owes);
         }
         let window = i128::from(new.window);
         let end = match carry {
-            _ if !self.started => (begun.max(tick) / window + 1) * window,
+            _ if !self.started => (begun.max(at) / window + 1) * window,
             Carry::Reset => begun.max(anew) + window,
-            _ => (begun + window).max(tick + 1),
+            _ => (begun + window).max(at + 1),
         };
         let count = on.map_or(0, |on| on.count);
         let left = old.limit.saturating_sub(count);
-        let count = match carry {
-            Carry::Keep => new.limit - left.min(new.limit),
+        // What was granted in this window: counted, or forgotten by a change that left as many.
+        let is_same = on.is_some() && self.has_begun(word);
+        let beyond = if is_same { self.live.setting(word, BEYOND) } else { 0 };
+        let largest = if is_same { self.live.setting(word, LARGEST) } else { old.limit }.max(new.limit);
+        let granted = count.saturating_add(beyond);
+        // So that nothing is gained by changing often: with what was granted, no more than the largest limit.
+        let rest = largest.saturating_sub(granted);
+        let (left, granted) = match carry {
+            Carry::Keep => (left.min(new.limit), granted),
             Carry::Proportional => {
-                new.limit - (u128::from(left) * u128::from(new.limit) / u128::from(old.limit)) as u64
+                let share = u128::from(left) * u128::from(new.limit) / u128::from(old.limit);
+                ((share as u64).min(rest), granted)
             }
-            // It may be more than the limit, and is not forgotten if that is raised again.
-            Carry::Additive => count,
-            Carry::Reset => 0,
+            Carry::Additive => (new.limit.saturating_sub(count).min(rest), granted),
+            Carry::Reset => (new.limit, 0),
         };
-        // As it wraps in the word, past the end of time as well.
-        Ok((end.cast_unsigned() as u64, count))
+        // Of a limit that was lowered the count may be more, and is not forgotten if the limit is raised.
+        let count = match carry {
+            Carry::Additive if left == 0 => count.max(new.limit),
+            _ => new.limit - left,
+        };
+        // Past the end of time it wraps, as in the word.
+        let end = end.cast_unsigned() as u64;
+        let largest = if carry == Carry::Reset { new.limit } else { largest };
+        Ok(Carried { end, count, beyond: granted.saturating_sub(count), largest })
     }
 
+    /// Takes where settings change often.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let inside = self.live.count_in();
+        let taken = self.take::<true>(now, n);
+        drop(inside);
+        self.live.calm(self.split(now).0);
+        taken
+    }
+
+    /// Takes, by a caller that has counted itself in or need not.
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let wanted = u64::from(n.max(1));
         let (tick, into) = self.split(now);
         let stamp = self.stamp(tick);
@@ -519,18 +587,27 @@ impl<W: Word> AdjustableWindow<W> {
                         }
                         on => {
                             let end = self.stamp(self.end(word, tick, into));
-                            // Nobody has started the one that is on, or not for good. Its end never moves back: one who comes late finds it as it is.
-                            let later = on.is_none_or(|on| on.ahead < self.ahead(end, stamp));
+                            // A window that no request has started begins again. Its end never moves
+                            // back: a late request finds it as it is.
+                            let later = on.is_none_or(|on| {
+                                self.is_unstarted(word) && on.ahead < self.ahead(end, stamp)
+                            });
                             Ok(if later { word & !Self::STATE | end } else { word })
                         }
                     }
                 }
             };
             let outcome = match from {
+                Ok(_) if !INSIDE && n > 0 && word & Live::<SETTINGS, W>::SLOW != 0 => {
+                    return self.take_slowly(now, n);
+                }
                 Ok(from) if n > 0 => {
-                    let receipt = Receipt::new(from & !self.counts());
-                    self.live.note(tick);
-                    self.live.exchange(word, from + wanted).map(|()| Ok(receipt))
+                    let newest = self.live.note(tick);
+                    let receipt = Receipt::dated(from & !self.counts(), newest);
+                    self.live.exchange(word, from + wanted).map(|()| {
+                        self.live.confirm_newest(tick, newest);
+                        Ok(receipt)
+                    })
                 }
                 Ok(_) => self.live.confirm(word).map(|()| Ok(Receipt::NONE)),
                 Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
@@ -556,8 +633,7 @@ impl<W: Word> AdjustableWindow<W> {
         let begun = self.end(word, tick, into).wrapping_sub(tick);
         let (left, ahead) = match (self.on(word, self.stamp(tick), limit), word & self.counts()) {
             (None, _) => (limit, begun),
-            // Nobody has started this window.
-            (Some(on), 0) if self.started => (limit, begun.max(on.ahead)),
+            (Some(on), _) if self.is_unstarted(word) => (limit, begun.max(on.ahead)),
             (Some(on), count) => (limit.saturating_sub(count), on.ahead),
         };
         let mut start = tick.checked_add(ahead)?;
@@ -571,16 +647,22 @@ impl<W: Word> AdjustableWindow<W> {
         self.start(start)
     }
 
-    /// Counts `n` permits back, if the window that they were counted in is still the newest one, and of the same era.
-    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
-        let mut word = self.live.load();
+    /// Counts `n` permits back, if the window that they were counted in is still the newest one, and of the
+    /// same era.
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+        let Some(claim) = self.live.claim() else { return 0 };
+        let noted = Live::<SETTINGS, W>::noted_in_full(receipt);
+        let tick = self.split(now).0;
         loop {
-            if word & !self.counts() != receipt.note() || word & self.counts() < n.into() {
+            let word = self.live.load();
+            let newest = self.live.no_older_than_newest(tick);
+            let window = word & !self.counts() & !Live::<SETTINGS, W>::SLOW;
+            let is_counted = window == noted.word && word & self.counts() >= n.into();
+            if !is_counted || !claim.wrote(noted, newest) || newest - noted.newest >= self.outlived {
                 return 0;
             }
-            match self.live.exchange(word, word - u64::from(n)) {
-                Ok(()) => return n,
-                Err(newer) => word = newer,
+            if self.live.exchange(word, word - u64::from(n)).is_ok() {
+                return n;
             }
         }
     }
@@ -594,13 +676,15 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take::<false>(now, n)
     }
 
-    /// All of them, while nobody has been granted a permit in a newer window, and no settings have been changed; else none. A window that
-    /// the first of them has started is then as if nobody had, unless a change has made it one that some permits were used of.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(n, *receipt)
+    /// All of them, while no permit has been granted in a newer window, and no settings have been changed;
+    /// else none. None either if another call is changing settings or giving back at this moment, or the
+    /// receipt is older than about half the [`horizon`](Self::horizon). A window that the first of them has
+    /// started is then as if no request had, unless a change has made it one that some permits were used of.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(now, n, *receipt)
     }
 
     crate::limiter::releases_nothing!();
@@ -749,8 +833,8 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of
-    /// the horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a 256th
+    /// of the horizon, at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -840,13 +924,14 @@ impl AdjustableWindowBuilder {
             let settings = Settings { limit: self.limit, window: window.div_ceil(tick) };
             Ok(AdjustableWindow {
                 // No window is on: the last one ended with the origin.
-                live: Live::new(settings.to_words(), 0, 0, layout.staleness),
+                live: Live::new(settings.to_words(0, 0, self.limit), 0, 0, layout.staleness),
                 origin: self.origin,
                 ticks: Grid::new(Timestamp::ZERO, tick),
                 started: self.started,
                 count_bits: layout.count_bits,
                 near: narrow((layout.reach + layout.staleness) << layout.count_bits),
                 staleness: layout.staleness,
+                outlived: (layout.range - 1) as u64 - layout.reach - 2 * layout.staleness,
                 max_limit: self.max_limit,
                 max_window: max_window.div_ceil(tick),
             })
@@ -870,7 +955,8 @@ impl AdjustableWindowBuilder {
             let max = (1 << bits.saturating_sub(needed_bits)) - 1;
             return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
         }
-        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, asked, scale) else {
+        let longest = Some(LONGEST_STALENESS);
+        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, asked, longest, scale) else {
             // All else fits, by what is needed.
             let max = ((range / 4) as u64).saturating_mul(tick);
             return Err(SettingsError::TooLarge { setting: Setting::Staleness, max });

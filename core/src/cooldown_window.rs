@@ -19,7 +19,8 @@
 //! before `end` replaces all by the end of a wait and the mark; a refund in its own window takes off the count.
 //!
 //! A wait is reckoned from the later of its request and the newest grant, which is rounded down by less than the wait, but not
-//! to before the start of the window. So the next start comes after all that was granted, and at least a wait after the last
+//! to before the start of the window. A window of which all was given back is as if no request had started
+//! it: the next one starts it again. So the next start comes after all that was granted, and at least a wait after the last
 //! start, however late those are who exceed. For a request that is not late, its own time is the later one.
 
 use core::time::Duration;
@@ -300,13 +301,18 @@ impl<W: Word> CooldownWindow<W> {
             let (next, granted) = match self.phase(stamp, state) {
                 Phase::Over => (self.started.end(now, self.period.into()) + wanted, true),
                 Phase::Window { count } if count + wanted <= self.limit() => {
-                    (self.with_newest(stamp, state) + wanted, true)
+                    let next = if count == 0 {
+                        self.started_again(now, stamp, state)
+                    } else {
+                        self.with_newest(stamp, state)
+                    };
+                    (next + wanted, true)
                 }
                 Phase::Window { .. } => (self.waiting(now, state), false),
                 Phase::Waiting | Phase::TooLate => return Err(Denied::Exhausted { now, permits: n }),
             };
             let decision = if granted {
-                Ok(Receipt::new(layout.split(next).1))
+                Ok(Receipt::dated(layout.split(next).1, now.as_nanos()))
             } else {
                 Err(Denied::Exhausted { now, permits: n })
             };
@@ -324,6 +330,18 @@ impl<W: Word> CooldownWindow<W> {
     #[inline(always)]
     fn start(&self, end: u64) -> u64 {
         end.wrapping_sub(self.period.into()) & W::MASK
+    }
+
+    /// `state`, of whose window all was given back, as if no request had started it: it begins now, if it
+    /// then ends later. An end never moves back, so that a late request finds no room between two windows.
+    #[cold]
+    fn started_again(&self, now: Timestamp, stamp: u64, state: u64) -> u64 {
+        let end = self.started.end(now, self.period.into());
+        if self.started.layout.ahead(end, self.split(state).1).is_some() {
+            end
+        } else {
+            self.with_newest(stamp, state)
+        }
     }
 
     /// `state`, in whose window a request is granted at a position.
@@ -370,8 +388,11 @@ impl<W: Word> CooldownWindow<W> {
         let until = |word| layout.distance(stamp, self.split(word).1).unsigned_abs();
         // What is left of the window that is on, which ends with it, or with the wait of who exceeds it at `then`.
         let on = |then| (self.limit() - count, until(state).min(until(self.waiting(then, state))));
+        let begun = until(self.started.end(now, apart));
         let (left, ahead) = match self.phase(stamp, state) {
-            Phase::Over => (self.limit(), until(self.started.end(now, apart))),
+            Phase::Over => (self.limit(), begun),
+            // No request has started this window.
+            Phase::Window { count: 0 } => (self.limit(), begun.max(on(now).1)),
             Phase::Waiting => (0, until(state)),
             Phase::Window { .. } => on(now),
             Phase::TooLate => on(grid.start(position.checked_add(layout.too_late(stamp, end))?)?),
@@ -382,7 +403,10 @@ impl<W: Word> CooldownWindow<W> {
     }
 
     /// Counts `n` permits back, if the window that they were counted in is still on, and has not been exceeded.
-    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+        if self.started.layout.is_outlived(&self.started.grid, receipt, now) {
+            return 0;
+        }
         let mut state = self.state.load(Relaxed);
         loop {
             let (count, end) = self.split(state);
@@ -414,9 +438,11 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.take(now, n)
     }
 
-    /// All of them, until the limit is exceeded or a newer window starts; then none.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(n, *receipt)
+    /// All of them, until the limit is exceeded or a newer window starts; then none. None either if the
+    /// receipt is older than about half the [`horizon`](Self::horizon). If all that was taken in a window is
+    /// given back, the next request starts it again.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(now, n, *receipt)
     }
 
     crate::limiter::releases_nothing!();

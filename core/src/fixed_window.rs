@@ -239,7 +239,7 @@ impl<W: Word> FixedWindow<W> {
                     None => return Err(Denied::Exhausted { now, permits: n }),
                 }
             };
-            let receipt = Receipt::new(self.layout.split(from).1);
+            let receipt = Receipt::dated(self.layout.split(from).1, now.as_nanos());
             if n == 0 {
                 return Ok(receipt);
             }
@@ -378,14 +378,19 @@ impl<W: Word> Judge for FixedWindow<W> {
         let wanted = u64::from(n.max(1));
         match Self::elsewhere(self.layout, self.grid, self.rounded, self.span.into(), state, now, wanted) {
             Some(_) if n == 0 => Ok((state, Receipt::NONE)),
-            Some(from) => Ok((from + wanted, Receipt::new(self.layout.split(from).1))),
+            Some(from) => {
+                let receipt = Receipt::dated(self.layout.split(from).1, now.as_nanos());
+                Ok((from + wanted, receipt))
+            }
             None => Err(Denied::Exhausted { now, permits: n }),
         }
     }
 
-    fn refund(&self, state: u64, _: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
+    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
         let (count, end) = self.layout.split(state);
-        (end == receipt.note() && count >= n.into()).then(|| state - u64::from(n))
+        let counts =
+            end == receipt.note() && count >= n.into() && !self.layout.is_outlived(&self.grid, *receipt, now);
+        counts.then(|| state - u64::from(n))
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {

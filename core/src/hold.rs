@@ -82,7 +82,7 @@ impl<W: Word> Hold<W> {
         // One more for a start that is rounded up, and one for an end that would read as `NEVER`.
         let reach = span as u128 + 2;
         let scale = Scale { step: tick, gain: 1 };
-        match settings::staleness(range, reach, staleness, scale) {
+        match settings::staleness(range, reach, staleness, None, scale) {
             Ok(staleness) => Ok(Self {
                 span: narrow(span),
                 on: narrow((reach + staleness) as u64),

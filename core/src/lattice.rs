@@ -117,6 +117,14 @@ impl Lattice {
         self.balance(position, used).from
     }
 
+    /// Whether the word may have come around between the tick of a take and a later one: the bucket may
+    /// then look as the take left it, and stand for something else. True from the first distance on that
+    /// a bucket which was full at the take would not tell from a `now` that is late.
+    pub(crate) fn is_outlived(&self, taken_in: u64, tick: u64) -> bool {
+        let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(self.gain);
+        passed >= u128::from(self.behind.saturating_sub(self.full))
+    }
+
     /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much that is.
     pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
         let price = u64::from(n).checked_mul(self.cost)?;
@@ -242,6 +250,8 @@ pub(crate) struct Terms {
     pub(crate) tick: Option<Duration>,
     pub(crate) stepwise: bool,
     pub(crate) staleness: Option<Duration>,
+    /// Of settings that can be changed, the longest staleness that is chosen by itself, in nanoseconds.
+    pub(crate) adjustable: Option<u64>,
 }
 
 impl Terms {
@@ -285,11 +295,14 @@ impl Terms {
         if let Some(tick) = chosen {
             return self.fit(bits, period, tick, staleness);
         }
-        // Of an adjustable bucket on 64 bits, a coarser tick than necessary: in each it notes the time anew.
-        let finest = if bits > 32 { 1_000 } else { 1 };
+        // Of an adjustable bucket on 64 bits, a coarser tick than necessary: it notes its time in each.
+        let (mut finest, coarsest) = (if bits > 32 { 1_000 } else { 1 }, self.coarsest_tick(period));
+        while finest > 1 && finest > coarsest {
+            finest /= 10;
+        }
         let mut best = self.fit(bits, period, finest, staleness);
         let mut tick = 10 * finest;
-        while tick <= MAX_AUTOMATIC_TICK {
+        while tick <= coarsest {
             let other = self.fit(bits, period, tick, staleness);
             match (&best, &other) {
                 (Ok(best), _) if horizon(best) >= settings::FAR_ENOUGH => break,
@@ -301,6 +314,28 @@ impl Terms {
             tick *= 10;
         }
         best
+    }
+
+    /// The coarsest tick that is chosen by itself, in nanoseconds. What is reserved is due at a whole tick, and
+    /// may be counted up to there: a tick is to bring little of the debt.
+    const fn coarsest_tick(&self, period: u64) -> u64 {
+        if self.adjustable.is_none() || self.debt == 0 || self.rate.permits() == 0 {
+            return MAX_AUTOMATIC_TICK;
+        }
+        let earned_in = self.debt as u128 * period as u128 / self.rate.permits() as u128;
+        if earned_in / 16 < MAX_AUTOMATIC_TICK as u128 { (earned_in / 16) as u64 } else { MAX_AUTOMATIC_TICK }
+    }
+
+    /// The ticks that a `now` may be late on `lattice`, whose tick has so many nanoseconds: of settings that
+    /// can be changed also where time brings nothing.
+    pub(crate) const fn late(&self, lattice: &Lattice, tick: u64) -> u64 {
+        match lattice.staleness().checked_div(lattice.gain) {
+            Some(ticks) => ticks,
+            None => match (settings::staleness_nanos(self.staleness), self.adjustable) {
+                (Ok(Some(nanos)), _) | (_, Some(nanos)) => nanos.div_ceil(tick),
+                _ => u64::MAX,
+            },
+        }
     }
 
     /// The lattice for one choice of tick, or the burst that would fit.
@@ -321,7 +356,7 @@ impl Terms {
             Some(full) => full,
             None => u128::MAX,
         };
-        match settings::staleness(range, full, staleness, scale) {
+        match settings::staleness(range, full, staleness, self.adjustable, scale) {
             Ok(late) => {
                 // A reservation acts at a whole tick, and may be counted up to there.
                 let rounding = if self.debt == 0 { 0 } else { gain };

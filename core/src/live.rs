@@ -1,57 +1,103 @@
 //! A word of state, and settings that are exchanged while others decide by them.
 //!
 //! ```text
-//! word      era | mark | set | state       one atomic word; the last field is the limiter's own
-//! sets      two sets of settings           `set` says which one is in force; the other one may be being written
-//! writing   0 or 1                         whether somebody is writing it
-//! newest    a tick, wrapped                at least the newest time at which a decision in the word was made
+//! word      era | set | slow | mark | state    one atomic word; `state` and `mark` are the limiter's own
+//! sets      two sets of settings               the lowest bit of `set` names the one in force
+//! newest    a tick, wrapped                    no grant in the word has a newer time
+//! granted   a tick, wrapped                    equal to `newest` only if a grant in the word has that time
+//! claim     0 or 1                             whether a call is changing settings or giving back
+//! inside    a count for each quarter of `set`  the calls that decide while `slow` is set
 //! ```
 //!
-//! Who decides reads the word, the set in force, and then exchanges the word: it has changed if the set has. Who denies reads the word again
-//! instead. Who changes the settings claims `writing`, fills the other set, and exchanges the word for one with that set, a new era and
-//! the state turned into the new settings' terms; if somebody has decided meanwhile, it does so again.
+//! - *decide* (take, reserve): reads the word and the set that it names, notes its time in `newest`,
+//!   exchanges the word, and notes its time in `granted`. A denial reads the word again instead.
+//! - *give back*: under the claim. Exchanges the word for one in which less is taken.
+//! - *change*: under the claim. Fills the set that is not in force, and exchanges the word for one that
+//!   names it, with the state turned into the new settings' terms.
 //!
-//! Invariant: while the word stays the same, so does the set that it names. Hence what was computed from a set that was being overwritten is
-//! never written and never told. Nobody waits: a second writer is told that the first one is busy.
+//! A call that finds the claim held gives nothing back, or answers [`ChangeError::Busy`]: no call waits.
 //!
-//! Whoever decides notes its time before it exchanges the word, so that a change comes after all that was granted, not only by the word but by the
-//! clock: settled at an older time, what has been earned until then would count twice.
+//! Invariants:
 //!
-//! The era also tells receipts of one era from those of another; it repeats after 1,024 eras, or 16 in a word of 32 bits.
+//! 1. *While a call holds the claim and the word stays the same, no permit is granted.* Decisions only
+//!    ever add to what is taken, and everything that subtracts holds the claim. So what the holder has
+//!    computed from the word and from `newest` still holds when its exchange succeeds.
+//! 2. *While the word stays the same, so does the set that it names.* `set` counts changes, and comes
+//!    round. Where that takes longer than twice the longest staleness that was ever in force, no call is
+//!    paused for so long. Where changes come faster, the word is marked as *slow*: then each call that
+//!    grants counts itself in, and decides again, and no change enters a quarter of the range of `set` while a call is in
+//!    that counted itself in there a round ago. A word that is not marked equals none that is; the mark
+//!    goes after twice the staleness.
+//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something is
+//!    given back that is not the last take. A receipt bears the number of its era (`era` and `set`), and
+//!    the time that `newest` had when it was written. No later era began before that; and as no more eras
+//!    begin at one instant of `newest` than can be told apart, one of the same number began after it. (Where
+//!    settings are changed more often than that at one instant, no receipt of that instant is good.)
+//!
+//! `newest` is noted before the word is exchanged, so a call that is denied in the end may have noted its
+//! time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves as little as it
+//! would at any time up to `newest`; a refund takes it for the newest, which gives back less.
 
 use core::fmt;
 use core::hint::cold_path;
 use core::mem;
 
-use crate::SettingsError;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, Word};
+use crate::{Receipt, SettingsError};
 
 /// A state and two sets of `N` settings.
 #[derive(Debug)]
 pub(crate) struct Live<const N: usize, W: Word> {
     word: AtomicWord<W>,
-    writing: AtomicWord<W>,
     sets: [[AtomicWord<W>; N]; 2],
     newest: AtomicWord<W>,
-    /// By how many ticks a time may be late, under any settings that there were.
+    granted: AtomicWord<W>,
+    claim: AtomicWord<W>,
+    inside: [AtomicWord<W>; QUARTERS],
+    /// The longest staleness of all settings that there were, in ticks. Changes under the claim.
     late: AtomicWord<W>,
+    // The rest is read and written under the claim.
+    /// `newest` when the era began, and by how much the number of era and set has grown at that time. If it
+    /// has come round, the next tick: of such an era no receipt has been written yet.
+    era_began: AtomicWord<W>,
+    begun: AtomicWord<W>,
+    /// When `set` last entered each quarter of its range, and when the word was marked as slow.
+    entered: [AtomicWord<W>; QUARTERS],
+    slow_since: AtomicWord<W>,
 }
+
+const QUARTERS: usize = 4;
+
+/// The longest staleness that is chosen by itself, in nanoseconds: an hour.
+pub(crate) const LONGEST_STALENESS: u64 = 3_600_000_000_000;
 
 impl<const N: usize, W: Word> Live<N, W> {
     /// Bits of the state.
     pub(crate) const STATE_BITS: u32 = if W::BITS == 64 { 52 } else { 26 };
     /// The bits of the state.
     pub(crate) const STATE: u64 = u64::MAX >> (64 - Self::STATE_BITS);
-    const SET: u64 = 1 << Self::STATE_BITS;
     /// A bit for the limiter's own use, above the state.
-    pub(crate) const MARK: u64 = Self::SET << 1;
-    /// One era.
-    pub(crate) const ERA: u64 = Self::SET << 2;
+    pub(crate) const MARK: u64 = 1 << Self::STATE_BITS;
+    /// Whether a call has to [count itself in](Self::enter) before it decides.
+    pub(crate) const SLOW: u64 = Self::MARK << 1;
+    const SET: u64 = Self::SLOW << 1;
+    const SET_BITS: u32 = if W::BITS == 64 { 6 } else { 2 };
+    const ERA: u64 = Self::SET << Self::SET_BITS;
+    /// The bits that name the set.
+    const SETS: u64 = Self::ERA - Self::SET;
+    /// The sets in a quarter of their range.
+    const QUARTER: u64 = (1 << Self::SET_BITS) / QUARTERS as u64;
+    const SETS_IN_ERA: u64 = Self::ERA / Self::SET;
+    /// How many numbers of era and set together can be told apart.
+    const NUMBERS: u64 = W::MASK / Self::SET + 1;
+    /// The most ticks by which a time may be late.
+    const AHEAD: u64 = W::MASK / 4;
 
     const_unless_loom! {
+        /// With settings under which a time may be `late` ticks old, from `tick` on.
         pub(crate) const fn new(settings: [u64; N], state: u64, tick: u64, late: u64) -> Self {
             #[cfg(not(loom))]
             let mut sets = [const { [const { AtomicWord::new(0) }; N] }; 2];
@@ -63,12 +109,26 @@ impl<const N: usize, W: Word> Live<N, W> {
                 mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
                 at += 1;
             }
+            let tick = tick & W::MASK;
+            // Entered long ago.
+            let before = tick.wrapping_sub(W::MASK / 2) & W::MASK;
             Self {
                 word: AtomicWord::new(state & Self::STATE),
-                writing: AtomicWord::new(0),
                 sets,
-                newest: AtomicWord::new(tick & W::MASK),
-                late: AtomicWord::new(if late > W::MASK / 2 { W::MASK / 2 } else { late }),
+                newest: AtomicWord::new(tick),
+                granted: AtomicWord::new(tick),
+                claim: AtomicWord::new(0),
+                inside: [AtomicWord::new(0), AtomicWord::new(0), AtomicWord::new(0), AtomicWord::new(0)],
+                late: AtomicWord::new(if late > Self::AHEAD { Self::AHEAD } else { late }),
+                era_began: AtomicWord::new(tick),
+                begun: AtomicWord::new(0),
+                entered: [
+                    AtomicWord::new(before),
+                    AtomicWord::new(before),
+                    AtomicWord::new(before),
+                    AtomicWord::new(before),
+                ],
+                slow_since: AtomicWord::new(before),
             }
         }
     }
@@ -92,24 +152,27 @@ impl<const N: usize, W: Word> Live<N, W> {
         if word & Self::SET == 0 {
             even
         } else {
-            // Not colder than the other: so that the compiler branches, and the loads need not wait for the word.
+            // Not colder than the other: so that the compiler branches, and the loads need not wait for the
+            // word.
             cold_path();
             odd
         }
     }
 
-    /// Replaces `word` by `next`, if nobody has changed it since; else says what it is now.
+    /// Replaces `word` by `next`, if it is unchanged; else says what it is now.
     #[inline(always)]
     pub(crate) fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
-        // Release: who reads this word also sees what was noted before, and a change comes after all that was decided by the set that it is about
-        // to overwrite. Acquire on failure: as `load`.
+        // Release: a call that reads this word also sees what was noted before, and a change comes after all
+        // that was decided by the set that it is about to overwrite. Acquire on failure: as `load`.
         self.word.compare_exchange_weak(word, next & W::MASK, Release, Acquire).map(|_| ())
     }
 
-    /// Whether the word is still `word`, so that what was computed from its settings holds; else says what it is now.
+    /// Whether the word is still `word`, so that what was computed from its settings holds; else says what
+    /// it is now.
     #[inline]
     pub(crate) fn confirm(&self, word: u64) -> Result<(), u64> {
-        // Pairs with the release of the settings in `change`: whoever has read one that was being written sees that the word has changed.
+        // Pairs with the release of the settings in `change`: a call that has read one that was being
+        // written sees that the word has changed.
         fence(Acquire);
         match self.word.load(Relaxed) {
             same if same == word => Ok(()),
@@ -117,44 +180,104 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is written.
-    #[inline(always)]
-    pub(crate) fn note(&self, tick: u64) {
-        // Relaxed, here and below: released with the word.
-        if self.newest.load(Relaxed) != tick & W::MASK {
-            self.note_newer(tick);
+    /// Counts the caller in, if it has to be: a word to decide by. Before each look at settings.
+    #[inline]
+    pub(crate) fn enter<'a>(&'a self, word: u64, inside: &mut Option<Inside<'a, W>>) -> u64 {
+        if word & Self::SLOW == 0 || inside.is_some() {
+            return word;
         }
+        *inside = Some(self.count_in());
+        self.load()
+    }
+
+    /// Counts the caller in, until what this returns is dropped.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn count_in(&self) -> Inside<'_, W> {
+        let quarter = &self.inside[Self::quarter(self.word.load(Relaxed))];
+        quarter.fetch_add(1, Relaxed);
+        // Pairs with the fence in `next_set`: either a change that enters this quarter later sees this call,
+        // or this call sees the word of that change.
+        fence(SeqCst);
+        Inside(quarter)
+    }
+
+    /// Takes the mark off that makes calls count themselves in, if no call can be paused since before it.
+    pub(crate) fn calm(&self, tick: u64) {
+        let is_over = || {
+            let passed = tick.wrapping_sub(self.slow_since.load(Relaxed)) & W::MASK;
+            passed > 2 * self.late.load(Relaxed)
+        };
+        if is_over()
+            && let Some(_claim) = self.claim()
+            && is_over()
+        {
+            let word = self.load();
+            // It stays for now if a call decides meanwhile.
+            let _ = self.exchange(word, word & !Self::SLOW);
+        }
+    }
+
+    /// The quarter of the range of sets that a word's set lies in.
+    fn quarter(word: u64) -> usize {
+        ((word & Self::SETS) / Self::SET / Self::QUARTER) as usize
+    }
+
+    /// What `tell` says of a word and of the settings that it names.
+    pub(crate) fn read<T>(&self, tell: impl Fn(u64) -> T) -> T {
+        let (mut word, mut inside) = (self.load(), None);
+        loop {
+            word = self.enter(word, &mut inside);
+            let told = tell(word);
+            match self.confirm(word) {
+                Ok(()) => return told,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is written.
+    /// Returns the newest.
+    #[inline(always)]
+    pub(crate) fn note(&self, tick: u64) -> u64 {
+        // Relaxed, here and below: released with the word.
+        if self.newest.load(Relaxed) == tick & W::MASK { tick } else { self.note_newer(tick) }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_newer(&self, tick: u64) {
+    fn note_newer(&self, tick: u64) -> u64 {
         let mut newest = self.newest.load(Relaxed);
-        while self.ahead(newest, tick).is_none() {
+        loop {
+            if let Some(ahead) = self.ahead(newest, tick) {
+                return tick.saturating_add(ahead);
+            }
             match self.newest.compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed) {
-                Ok(_) => return,
+                Ok(_) => {
+                    // What was granted a turn of the word ago confirms nothing.
+                    self.granted.store(!tick & W::MASK, Relaxed);
+                    return tick;
+                }
                 Err(newer) => newest = newer,
             }
         }
     }
 
-    /// Lets times be late by so many ticks, from a change on: before it is written.
-    pub(crate) fn allow_late(&self, ticks: u64) {
-        let ticks = ticks.min(W::MASK / 2);
-        let mut late = self.late.load(Relaxed);
-        while late < ticks {
-            match self.late.compare_exchange_weak(late, ticks, Relaxed, Relaxed) {
-                Ok(_) => return,
-                Err(newer) => late = newer,
-            }
+    /// Notes that a decision at `tick` has been written, where [`note`](Self::note) said `newest` before it.
+    #[inline(always)]
+    pub(crate) fn confirm_newest(&self, tick: u64, newest: u64) {
+        if tick == newest {
+            self.granted.store(tick & W::MASK, Relaxed);
         }
     }
 
-    /// By how many ticks `newest` is ahead of `tick`. By more than anyone may be late: then it lies a whole turn behind.
+    /// By how many ticks `newest` is ahead of `tick`, if it is. A narrow word comes round: by more than a
+    /// time may be late, `newest` lies a turn behind.
     #[inline(always)]
     fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
         let ahead = newest.wrapping_sub(tick) & W::MASK;
-        if ahead <= self.late.load(Relaxed) { Some(ahead) } else { None }
+        let most = if W::BITS == 64 { Self::AHEAD } else { self.late.load(Relaxed) };
+        if ahead <= most { Some(ahead) } else { None }
     }
 
     /// The later of `tick` and the newest tick of the decisions in the word, which the caller has loaded.
@@ -162,46 +285,219 @@ impl<const N: usize, W: Word> Live<N, W> {
         tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
 
-    /// Changes settings and state together: `turn` makes new ones from the word.
+    /// Claims the word, so that no other call gives back or changes settings; `None` if one does.
+    pub(crate) fn claim(&self) -> Option<Claim<'_, N, W>> {
+        // Acquire: pairs with the release of the last claim; what was written under it is seen.
+        while let Err(held) = self.claim.compare_exchange_weak(0, 1, Acquire, Relaxed) {
+            if held == 1 {
+                return None;
+            }
+        }
+        Some(Claim(self))
+    }
+}
+
+/// The tick of a change: both are the same, unless a call that may have been denied has noted the latest.
+#[derive(Clone, Copy)]
+pub(crate) struct When {
+    pub(crate) earliest: u64,
+    pub(crate) latest: u64,
+}
+
+/// What a receipt of a decision tells: see [`Live::receipt`].
+#[derive(Clone, Copy)]
+pub(crate) struct Noted {
+    /// The word that the decision left, whether slow or not.
+    pub(crate) word: u64,
+    /// The tick of the decision; with a 64-bit word, the newest one at that time.
+    pub(crate) tick: u64,
+    /// The newest tick when the decision was made.
+    pub(crate) newest: u64,
+}
+
+impl<const N: usize, W: Word> Live<N, W> {
+    /// The receipt of a decision at `tick` that leaves `word`; `newest` is what [`note`](Self::note) said.
+    ///
+    /// A narrow word leaves room for the time by which the decision was late, so that its tick is known also
+    /// where `newest` lies a turn of the word behind and seems to be ahead.
+    #[inline(always)]
+    pub(crate) fn receipt(word: u64, tick: u64, newest: u64) -> Receipt {
+        let late = newest.wrapping_sub(tick);
+        match u64::BITS - W::BITS {
+            0 => Receipt::dated(word, newest),
+            spare if late >> spare == 0 => Receipt::dated(word | late << W::BITS, newest),
+            // Of a time that no later one is reached from: worth nothing.
+            _ => Receipt::dated(word, u64::MAX),
+        }
+    }
+
+    /// What a receipt tells that bears a word and the newest time alone.
+    pub(crate) const fn noted_in_full(receipt: Receipt) -> Noted {
+        Noted { word: receipt.note() & !Self::SLOW, tick: receipt.time(), newest: receipt.time() }
+    }
+
+    /// What a receipt tells that [`receipt`](Self::receipt) has written.
+    pub(crate) const fn noted(receipt: Receipt) -> Noted {
+        let late = receipt.note().unbounded_shr(W::BITS);
+        let (word, newest) = (receipt.note() & W::MASK & !Self::SLOW, receipt.time());
+        Noted { word, tick: newest.wrapping_sub(late), newest }
+    }
+
+    /// Changes settings and state together, at `tick` or at the newest time of a grant if that is later:
+    /// `turn` makes new ones from the word and [`When`] that is. Under the new settings a time may be `late`
+    /// ticks old.
     ///
     /// Lock-free: tried again for each decision that comes between.
     pub(crate) fn change(
         &self,
-        turn: impl Fn(u64) -> Result<([u64; N], u64), ChangeError>,
+        tick: u64,
+        late: u64,
+        turn: impl Fn(u64, When) -> Result<([u64; N], u64), ChangeError>,
     ) -> Result<(), ChangeError> {
-        // Acquire and release: one writer's stores to a set come after those of the one before.
-        while let Err(held) = self.writing.compare_exchange_weak(0, 1, Acquire, Relaxed) {
-            if held == 1 {
+        let claim = self.claim().ok_or(ChangeError::Busy)?;
+        let longest = late.min(Self::AHEAD).max(self.late.load(Relaxed));
+        loop {
+            let word = self.load();
+            let newest = self.no_older_than_newest(tick);
+            // If a grant of that time is not in the word, the word has changed, and the exchange fails.
+            let is_certain = newest == tick || self.granted.load(Relaxed) == newest & W::MASK;
+            let earliest = if is_certain { newest } else { tick };
+            if W::BITS < 64 && newest - tick > late {
+                // Either the change is later than a call may be under its settings, or `newest` lies a turn
+                // behind. Both pass.
                 return Err(ChangeError::Busy);
             }
-        }
-        let _done = Writing(&self.writing);
-        let mut word = self.load();
-        loop {
-            let (settings, state) = turn(word)?;
-            // Of the old word, the mark and the era.
-            let upper = (word ^ Self::SET) & !Self::STATE & W::MASK;
-            for (cell, setting) in self.set(upper).iter().zip(settings) {
-                // Release: pairs with the fence in `confirm`. Who reads this also sees that the word has left the set.
+            let (settings, state) = turn(word, When { earliest, latest: newest })?;
+            let next = claim.next_set(word, newest, longest).ok_or(ChangeError::Busy)? | state & Self::STATE;
+            self.note(newest);
+            // Before the word, so that no call under the new settings takes `newest` for a turn behind.
+            self.late.store(longest, Relaxed);
+            for (cell, setting) in self.set(next).iter().zip(settings) {
+                // Release: pairs with the fence in `confirm`. A call that reads this also sees that the word
+                // has left the set.
                 cell.store(setting, Release);
             }
-            let next = upper.wrapping_add(Self::ERA) & W::MASK | state & Self::STATE;
-            // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the last decision by the old set, which the next
-            // change overwrites. On failure too: what was noted before the newer word is seen.
-            match self.word.compare_exchange_weak(word, next, AcqRel, Acquire) {
-                Ok(_) => return Ok(()),
-                Err(newer) => word = newer,
+            // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the last decision
+            // by the old set, which the next change overwrites.
+            if self.word.compare_exchange_weak(word, next, AcqRel, Relaxed).is_ok() {
+                claim.has_begun_set(word, next, newest);
+                self.confirm_newest(newest, newest);
+                return Ok(());
             }
         }
     }
 }
 
-/// A claim on the set that is not in force.
-struct Writing<'a, W: Word>(&'a AtomicWord<W>);
+/// The right to change settings and to give back.
+pub(crate) struct Claim<'a, const N: usize, W: Word>(&'a Live<N, W>);
 
-impl<W: Word> Drop for Writing<'_, W> {
+impl<const N: usize, W: Word> Claim<'_, N, W> {
+    /// Whether a receipt of the word's era was written in that very era, and not in an earlier one of the
+    /// same number. `newest` is the newest time now.
+    pub(crate) fn wrote(&self, receipt: Noted, newest: u64) -> bool {
+        let era = newest.wrapping_sub(self.0.era_began.load(Relaxed)) & W::MASK;
+        let is_to_come = era == W::MASK;
+        !is_to_come && newest.checked_sub(receipt.newest).is_some_and(|age| age <= era)
+    }
+
+    /// Replaces `word` by one of a new era with the state `state`, in which nothing is marked. If no era may
+    /// begin now, `None`: nothing is done.
+    pub(crate) fn begin_era(&self, word: u64, state: u64) -> Option<Result<(), u64>> {
+        // After the word: it is no older than any decision in it.
+        let newest = self.0.newest.load(Relaxed);
+        let next = self.next_era(word, newest)? | state & Live::<N, W>::STATE;
+        let replaced = self.0.exchange(word, next);
+        if replaced.is_ok() {
+            self.has_begun(newest, Live::<N, W>::SETS_IN_ERA);
+        }
+        Some(replaced)
+    }
+
+    /// Era and set of `word`, in the next era; `None` if as many have begun at this time as can be told
+    /// apart.
+    fn next_era(&self, word: u64, newest: u64) -> Option<u64> {
+        let may = self.begun_at(newest) + Live::<N, W>::SETS_IN_ERA < Live::<N, W>::NUMBERS;
+        let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
+        may.then(|| upper.wrapping_add(Live::<N, W>::ERA) & W::MASK)
+    }
+
+    /// By how much the number of era and set has grown at the time `newest`.
+    fn begun_at(&self, newest: u64) -> u64 {
+        let is_at_once = self.0.era_began.load(Relaxed) == newest & W::MASK;
+        if is_at_once { self.0.begun.load(Relaxed) } else { 0 }
+    }
+
+    /// Notes that the number of era and set has grown by so much at the time `newest`.
+    fn has_begun(&self, newest: u64, numbers: u64) {
+        let begun = self.begun_at(newest) + numbers;
+        self.0.begun.store(begun, Relaxed);
+        // If all numbers were in use at this time, none of its receipts tells which era it is of.
+        let is_all = begun + 1 >= Live::<N, W>::NUMBERS;
+        self.0.era_began.store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
+    }
+
+    /// Era and set of `word`, with the next set in force; `None` if a call may be paused since that set was
+    /// last in force, and would decide by what it was then.
+    fn next_set(&self, word: u64, newest: u64, late: u64) -> Option<u64> {
+        let live = self.0;
+        let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
+        // The next era begins with the first set.
+        let next = upper.wrapping_add(Live::<N, W>::SET) & W::MASK;
+        let is_over = |since: &AtomicWord<W>| newest.wrapping_sub(since.load(Relaxed)) & W::MASK > 2 * late;
+        if word & Live::<N, W>::SLOW != 0 && is_over(&live.slow_since) {
+            // Fast again: no call is paused since the word was last so.
+            return Some(next & !Live::<N, W>::SLOW);
+        }
+        let Some(quarter) = Self::entered(next) else { return Some(next) };
+        let are_out = |quarters: &[AtomicWord<W>]| {
+            // Pairs with the fence in `count_in`.
+            fence(SeqCst);
+            // Acquire: pairs with the release of a call that leaves, whose exchange came before.
+            quarters.iter().all(|inside| inside.load(Acquire) == 0)
+        };
+        if word & Live::<N, W>::SLOW != 0 {
+            are_out(&live.inside[quarter..=quarter]).then_some(next)
+        } else if is_over(&live.entered[(quarter + 1) % QUARTERS]) {
+            Some(next)
+        } else {
+            are_out(&live.inside).then_some(next | Live::<N, W>::SLOW)
+        }
+    }
+
+    fn has_begun_set(&self, word: u64, next: u64, newest: u64) {
+        if self.0.era_began.load(Relaxed) != newest.wrapping_add(1) & W::MASK {
+            self.has_begun(newest, 1);
+        }
+        let newest = newest & W::MASK;
+        if let Some(quarter) = Self::entered(next) {
+            self.0.entered[quarter].store(newest, Relaxed);
+        }
+        if next & !word & Live::<N, W>::SLOW != 0 {
+            self.0.slow_since.store(newest, Relaxed);
+        }
+    }
+
+    /// Which quarter of the range of sets begins with that of a word, if one does.
+    fn entered(word: u64) -> Option<usize> {
+        let set = (word & Live::<N, W>::SETS) / Live::<N, W>::SET;
+        (set % Live::<N, W>::QUARTER == 0).then(|| Live::<N, W>::quarter(word))
+    }
+}
+
+/// A call that has counted itself in.
+pub(crate) struct Inside<'a, W: Word>(&'a AtomicWord<W>);
+
+impl<W: Word> Drop for Inside<'_, W> {
     fn drop(&mut self) {
-        self.0.store(0, Release);
+        // Release: pairs with the acquire of a change that enters this quarter.
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
+    fn drop(&mut self) {
+        // Release: pairs with the acquire of the next claim.
+        self.0.claim.store(0, Release);
     }
 }
 
@@ -218,7 +514,9 @@ impl<W: Word> Drop for Writing<'_, W> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Another thread, or one that this call has interrupted, is changing them. Nothing has changed; try again later.
+    /// Another call is changing them or giving back, on another thread or interrupted by this one; or a call
+    /// is in the middle of a decision since so many changes ago that one more could not be told apart.
+    /// Nothing has changed; try again later.
     Busy,
     /// More is owed than the new settings can express. Nothing has changed; try again later.
     Owes,
@@ -229,7 +527,9 @@ pub enum ChangeError {
 impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy => f.write_str("the settings are being changed by somebody else: try again"),
+            Self::Busy => f.write_str(
+                "the settings are being changed, or were changed too often of late: try again later",
+            ),
             Self::Owes => f.write_str("more is owed than the settings can express: try again later"),
             Self::Settings(error) => error.fmt(f),
         }

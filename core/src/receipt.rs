@@ -1,7 +1,11 @@
-/// What a limiter notes of a grant, to be able to take it back: from [`Limiter::take_at`](crate::Limiter::take_at) to
+/// What a limiter notes of a grant, to be able to take it back: from
+/// [`Limiter::take_at`](crate::Limiter::take_at) to
 /// [`Limiter::refund_at`](crate::Limiter::refund_at) of the same limiter.
 ///
-/// What it means is the limiter's own affair: the word that a token bucket was left with, or the window that was counted in.
+/// It holds a note, whose meaning is the limiter's own affair (the word that a token bucket was left
+/// with, or the window that was counted in), and the time of the grant in full width. A state word wraps
+/// and so would accept a receipt again one horizon later; by the time, a limiter tells how old a receipt
+/// is, and gives nothing back for one that is too old.
 ///
 /// ```
 /// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
@@ -13,7 +17,10 @@
 /// assert_eq!(bucket.available_at(now), 4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Receipt(u64);
+pub struct Receipt {
+    note: u64,
+    time: u64,
+}
 
 impl Receipt {
     /// For a limiter that needs no note.
@@ -22,17 +29,29 @@ impl Receipt {
     /// # use portcullis_core::{Concurrency, Limiter, Receipt, Timestamp};
     /// assert_eq!(Concurrency::new(1).take_at(Timestamp::ZERO, 1), Ok(Receipt::NONE));
     /// ```
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self::new(0);
 
-    /// A note for a limiter of your own.
+    /// A note without a time, for a limiter of your own whose notes never mean something else later.
     ///
     /// ```
     /// # use portcullis_core::Receipt;
-    /// assert_eq!(Receipt::new(7).note(), 7);
+    /// assert_eq!((Receipt::new(7).note(), Receipt::new(7).time()), (7, 0));
     /// ```
     #[inline]
     pub const fn new(note: u64) -> Self {
-        Self(note)
+        Self::dated(note, 0)
+    }
+
+    /// A note and the time of the grant, in the unit in which the limiter counts (nanoseconds, say).
+    ///
+    /// ```
+    /// # use portcullis_core::{Receipt, Timestamp};
+    /// let receipt = Receipt::dated(7, Timestamp::from_secs(2).as_nanos());
+    /// assert_eq!((receipt.note(), receipt.time()), (7, 2_000_000_000));
+    /// ```
+    #[inline]
+    pub const fn dated(note: u64, time: u64) -> Self {
+        Self { note, time }
     }
 
     /// The note.
@@ -43,7 +62,18 @@ impl Receipt {
     /// ```
     #[inline]
     pub const fn note(self) -> u64 {
-        self.0
+        self.note
+    }
+
+    /// The time of the grant, in the limiter's unit; 0 for a note [without a time](Self::new).
+    ///
+    /// ```
+    /// # use portcullis_core::Receipt;
+    /// assert_eq!(Receipt::NONE.time(), 0);
+    /// ```
+    #[inline]
+    pub const fn time(self) -> u64 {
+        self.time
     }
 }
 

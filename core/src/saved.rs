@@ -28,7 +28,10 @@ macro_rules! saves {
 
             /// This limiter, in the [`state`](Self::state) that one with the same settings was in. Time has to go on from the same origin: by a clock that runs through the sleep.
             ///
-            /// Any number is a state: one from other settings, or damaged, grants at first less or more than the one that was saved, but no more than a new limiter.
+            /// Any number is a state: one from other settings, or damaged, grants at first less or more than
+            /// the one that was saved, but no more than a limiter of which nothing is taken. (A bucket that is
+            /// built with fewer [initial](crate::TokenBucketBuilder::initial) permits than its burst is full
+            /// with some numbers.)
             ///
             /// ```
             /// # use core::time::Duration;

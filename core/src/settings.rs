@@ -162,22 +162,28 @@ pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, S
 ///
 /// The staleness is what was asked for. Otherwise it is a sixteenth of a range that reaches 292 years. In a nearer range a
 /// limiter that happens to have been idle for a multiple of it is denied for as long as the staleness, which is then but
-/// a 256th, and at most an hour. It is at least a second.
+/// a 256th, and at most an hour. It is at least a second. `longest`, in nanoseconds, bounds what was not asked for.
 ///
 /// Returns the staleness in positions, or what is too large.
 pub(crate) const fn staleness(
     range: u128,
     reach: u128,
     asked: Option<u64>,
+    longest: Option<u64>,
     scale: Scale,
 ) -> Result<u128, Misfit> {
     let quarter = range / 4;
-    let (second, hour) = (scale.positions(MIN_STALENESS), scale.positions(3_600 * MIN_STALENESS));
+    let second = scale.positions(MIN_STALENESS);
+    let longest_by_itself = match longest {
+        Some(nanos) => scale.positions(nanos),
+        None => scale.positions(3_600 * MIN_STALENESS),
+    };
     let staleness = match asked {
-        // Where positions stand still, no `now` is late.
         Some(asked) if scale.gain > 0 => scale.positions(asked),
-        _ if range >= scale.positions(1 << 63) && range / 16 > second => range / 16,
-        _ if range / 256 > hour => hour,
+        // Where positions stand still, any number of them.
+        _ if scale.gain == 0 => range / 16,
+        _ if longest.is_none() && range >= scale.positions(1 << 63) && range / 16 > second => range / 16,
+        _ if range / 256 > longest_by_itself => longest_by_itself,
         _ if range / 256 > second => range / 256,
         _ => second,
     };

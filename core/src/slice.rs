@@ -80,7 +80,7 @@ where
     have: Cell<u32>,
     until: Cell<Timestamp>,
     /// Draws on the rest so far. A receipt of an earlier one is worth nothing.
-    draws: Cell<u32>,
+    draws: Cell<u64>,
 }
 
 /// Limiters that slices can be cut from: [`SlicedBucket`](crate::SlicedBucket) and [`Concurrency`]. Sealed.
@@ -110,7 +110,7 @@ pub(crate) mod sealed {
         pub size: u32,
         pub have: u32,
         pub until: Timestamp,
-        pub draws: u32,
+        pub draws: u64,
     }
 
     impl Share {
@@ -269,10 +269,10 @@ where
     }
 
     /// How the last take has left the slice: there is no other take after it if it is still so. (A draw comes with each
-    /// take from more than the slice had, so that what it has falls between two draws; unless 2^32 draws come between.)
+    /// take from more than the slice had, so that what it has falls between two draws.)
     #[inline(always)]
     fn note(&self) -> Receipt {
-        Receipt::new(u64::from(self.draws.get()) << u32::BITS | u64::from(self.have.get()))
+        Receipt::dated(self.have.get().into(), self.draws.get())
     }
 
     #[cold]

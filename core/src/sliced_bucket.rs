@@ -325,7 +325,7 @@ impl<W: Word> SlicedBucket<W> {
             let left = left!(position, used, price, rest.full, rest.mask, rest.behind, return Err(denied));
             let next = self.pack(left, self.sliced_in(word));
             match self.word.compare_exchange_weak(word, next, Relaxed, Relaxed) {
-                Ok(_) => return Ok(Receipt::new(next)),
+                Ok(_) => return Ok(Receipt::dated(next, now.as_nanos())),
                 Err(newer) => word = newer,
             }
         }
@@ -360,15 +360,16 @@ impl<W: Word> SlicedBucket<W> {
         if n == 0 || lattice.is_unlimited() {
             return n;
         }
-        if self.sliced_in(left) > 0 {
+        let tick = self.ticks.index(now);
+        let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
+        if self.sliced_in(left) > 0 || lattice.is_outlived(taken_in, tick) {
             return 0;
         }
-        let position = lattice.position(self.ticks.index(now));
-        let restored = self.pack(lattice.restored(position, left >> self.low, n), 0);
+        let restored = self.pack(lattice.restored(lattice.position(tick), left >> self.low, n), 0);
         loop {
             match self.word.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
-                    *receipt = Receipt::new(restored);
+                    *receipt = Receipt::dated(restored, receipt.time());
                     return n;
                 }
                 Err(newer) if newer == left => {}
@@ -567,7 +568,7 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         if plan.left != plan.seen
             && self.word.compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed).is_ok()
         {
-            return Ok(Receipt::new(plan.left));
+            return Ok(Receipt::dated(plan.left, now.as_nanos()));
         }
         self.take_anew(now, n)
     }

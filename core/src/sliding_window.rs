@@ -469,8 +469,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     /// Counts `n` permits back, if their segment is still in its slot: first there, so that nobody else gives them back as well, and
     /// then in the total.
-    fn undo(&self, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+        // Noted in full width: stamps come around, epochs do not.
         let epoch = receipt.note();
+        if self.layout.comes_around(self.epoch(now).saturating_sub(epoch)) {
+            return 0;
+        }
         let stamp = self.layout.stamp(epoch);
         let Some(slot) = self.ring.get(self.slots.divide(epoch).1 as usize) else { return 0 };
         let mut seen = slot.load(Relaxed);
@@ -502,8 +506,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     }
 
     /// All of them, while the segment that they were counted in is in its slot; else none.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(n, *receipt)
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        self.undo(now, n, *receipt)
     }
 
     crate::limiter::releases_nothing!();

@@ -24,7 +24,7 @@
 use crate::grid::Grid;
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
-use crate::{Setting, SettingsError, Timestamp};
+use crate::{Receipt, Setting, SettingsError, Timestamp};
 
 /// How stamp and count share a word, and which stamps count as late.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl<W: Word> Stamped<W> {
             let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
             return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
         }
-        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, scale) else {
+        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, None, scale) else {
             // All else fits, by what is needed.
             let max = ((range / 4) as u64).saturating_mul(step);
             return Err(SettingsError::TooLarge { setting: Setting::Staleness, max });
@@ -141,6 +141,18 @@ impl<W: Word> Stamped<W> {
         } else {
             0
         }
+    }
+
+    /// Whether stamps may have come around between the grant of a receipt and `now`: the stamp that the
+    /// receipt notes may then be a newer one's.
+    pub(crate) fn is_outlived(&self, grid: &Grid, receipt: Receipt, now: Timestamp) -> bool {
+        let taken_at = grid.index(Timestamp::from_nanos(receipt.time()));
+        self.comes_around(grid.index(now).saturating_sub(taken_at))
+    }
+
+    /// Whether a stamp may come around in so many positions.
+    pub(crate) fn comes_around(&self, positions: u64) -> bool {
+        positions >= Into::<u64>::into(self.late) >> self.count_bits
     }
 
     /// What counts at the stamp `now` in a word whose stamp is the end of a window: the permits taken, and that end while the window is on.

@@ -28,6 +28,7 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::judge::Judge;
 use crate::lattice::{Lattice, Terms, left};
+use crate::live::LONGEST_STALENESS;
 use crate::saved::saves;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
@@ -120,7 +121,15 @@ impl TokenBucket {
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> TokenBucketBuilder {
         TokenBucketBuilder {
-            terms: Terms { rate, burst, debt: 0, tick: None, stepwise: false, staleness: None },
+            terms: Terms {
+                rate,
+                burst,
+                debt: 0,
+                tick: None,
+                stepwise: false,
+                staleness: None,
+                adjustable: None,
+            },
             initial: burst,
             origin: Timestamp::ZERO,
         }
@@ -290,7 +299,7 @@ impl<W: Word> TokenBucket<W> {
         loop {
             let left = left!(position, used, price, full, W::MASK, self.behind.into(), return Err(denied));
             match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
-                Ok(_) => return Ok(Receipt::new(left)),
+                Ok(_) => return Ok(Receipt::dated(left, now.as_nanos())),
                 Err(newer) => used = newer,
             }
         }
@@ -330,7 +339,7 @@ impl<W: Word> TokenBucket<W> {
                 return Err(Denied::Exhausted { now, permits: n });
             };
             match self.used.compare_exchange_weak(used, left, Relaxed, Relaxed) {
-                Ok(_) => return Ok(Receipt::new(left)),
+                Ok(_) => return Ok(Receipt::dated(left, now.as_nanos())),
                 Err(newer) => used = newer,
             }
         }
@@ -349,17 +358,17 @@ impl<W: Word> TokenBucket<W> {
         self.take(now, n)
     }
 
-    /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left.
+    /// Takes a take back, if the bucket is as the take left it: any later take builds on that word.
     fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         if n == 0 || self.lattice().is_unlimited() {
             return n;
         }
-        let left = receipt.note();
-        let restored = self.lattice().restored(self.position(now), left, n);
+        let (left, mut kept) = (receipt.note(), *receipt);
+        let Some(restored) = Judge::refund(self, left, now, n, &mut kept) else { return 0 };
         loop {
             match self.used.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
                 Ok(_) => {
-                    *receipt = Receipt::new(restored);
+                    *receipt = kept;
                     return n;
                 }
                 Err(newer) if newer == left => {}
@@ -369,7 +378,10 @@ impl<W: Word> TokenBucket<W> {
     }
 }
 
-saves!(TokenBucket, "Rate::per_second(10), 3", used, |_, state| state);
+saves!(TokenBucket, "Rate::per_second(10), 3", used, |bucket, state| {
+    // One without a limit has one state.
+    if bucket.lattice().is_unlimited() { 0 } else { state }
+});
 
 impl<W: Word> Limiter for TokenBucket<W> {
     #[inline(always)]
@@ -393,7 +405,7 @@ impl<W: Word> Limiter for TokenBucket<W> {
         if plan.left != plan.seen
             && self.used.compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed).is_ok()
         {
-            return Ok(Receipt::new(plan.left));
+            return Ok(Receipt::dated(plan.left, now.as_nanos()));
         }
         self.take_anew(now, n)
     }
@@ -430,15 +442,17 @@ impl<W: Word> Judge for TokenBucket<W> {
 
     #[inline]
     fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
-        self.plan(state, now, n).map(|left| (left, Receipt::new(left)))
+        self.plan(state, now, n).map(|left| (left, Receipt::dated(left, now.as_nanos())))
     }
 
     fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
-        if state != receipt.note() {
+        let (lattice, tick) = (self.lattice(), self.ticks.index(now));
+        let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
+        if state != receipt.note() || lattice.is_outlived(taken_in, tick) {
             return None;
         }
-        let restored = self.lattice().restored(self.position(now), receipt.note(), n);
-        *receipt = Receipt::new(restored);
+        let restored = lattice.restored(lattice.position(tick), state, n);
+        *receipt = Receipt::dated(restored, receipt.time());
         Some(restored)
     }
 
@@ -634,8 +648,11 @@ impl TokenBucketBuilder {
     }
 
     const_unless_loom! {
-        /// A bucket whose rate and burst can be changed, on the target's own word. If no tick is given, the finest from 1 µs up (1 ns with a 32-bit word)
-        /// whose horizon is an hour or more.
+        /// A bucket whose rate and burst can be changed, on the target's own word.
+        ///
+        /// If no tick is given, it is the finest from 1 µs up (1 ns with a 32-bit word) whose horizon is an
+        /// hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more than a sixteenth of
+        /// that: what is reserved is due at a whole tick, and counts up to there. If no staleness is given, it is at most an hour.
         ///
         /// # Errors
         ///
@@ -666,9 +683,11 @@ impl TokenBucketBuilder {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_adjustable_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
-            match self.start(AdjustableBucket::<W>::BITS) {
+            let mut settings = self;
+            settings.terms.adjustable = Some(LONGEST_STALENESS);
+            match settings.start(AdjustableBucket::<W>::BITS) {
                 Ok((lattice, ticks, used)) => {
-                    Ok(AdjustableBucket::from_terms(self.terms, &lattice, ticks, self.origin, used))
+                    Ok(AdjustableBucket::from_terms(settings.terms, &lattice, ticks, self.origin, used))
                 }
                 Err(error) => Err(error),
             }

@@ -356,6 +356,13 @@ impl Model {
         if self.waiting {
             return false;
         }
+        if self.count == 0 && self.ceil(now) + self.period > self.end {
+            // All was given back, so no request has started it yet.
+            self.start = self.ceil(now);
+            self.end = self.start + self.period;
+            self.newest = self.start;
+            self.starts += 1;
+        }
         if self.count + n > self.limit {
             self.waiting = true;
             if let Some(wait) = self.wait {

@@ -239,6 +239,16 @@ impl<'a, W: Word> Trace<'a, W> {
         let probes: [u64; 6] = core::array::from_fn(|i| newest + i as u64 * self.scene.period);
         let before = probes.map(|at| self.available(at));
         let (of, held) = self.held.remove(pick);
+        if let Held::Reserved(reserved) = &held
+            && nanos(now) > reserved.due()
+        {
+            // It may have been acted on, and counts as that.
+            let Held::Reserved(reserved) = held else { return };
+            assert_eq!(reserved.cancel_at(nanos(now)), 0, "past its due: {:?}", self.bucket);
+            assert_eq!(probes.map(|at| self.available(at)), before);
+            self.tally.nothing += 1;
+            return;
+        }
         let (n, worth) = match held {
             Held::Taken(mut lease) => {
                 let n = n.min(lease.permits());

@@ -1,0 +1,297 @@
+//! What is given back late, out of turn or in vain: a receipt is worth nothing once the state word may have
+//! come around, and a rollback leaves a limiter as if nothing had been taken.
+
+use core::time::Duration;
+
+use portcullis_core::{
+    AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, CooldownWindow, FixedWindow, KeyedWord,
+    Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn plus(now: Timestamp, time: Duration) -> Timestamp {
+    now.saturating_add(time)
+}
+
+/// Takes one by one what there is at `now`.
+fn drain<L: Limiter + ?Sized>(limit: &L, now: Timestamp) -> u64 {
+    let mut taken = 0;
+    while taken < 100_000 && limit.take_at(now, 1).is_ok() {
+        taken += 1;
+    }
+    taken
+}
+
+/// Keeps a receipt for `age`, gives it back to a limit that is used up, and returns what that grants then.
+fn granted_by_a_receipt_of_age<L: Limiter>(limit: &L, n: u32, age: Duration) -> u64 {
+    let now = at(5_000);
+    let mut receipt = limit.take_at(now, n).expect("there is room");
+    let later = plus(now, age);
+    // As often as the word would come around, so that it is as the take left it.
+    while limit.available_at(later) > limit.capacity() - u64::from(n) {
+        limit.take_at(later, 1).expect("it is available");
+    }
+    let before = limit.available_at(later);
+    limit.refund_at(later, n, &mut receipt);
+    limit.available_at(later).saturating_sub(before)
+}
+
+fn ages(horizon: Duration) -> impl Iterator<Item = Duration> {
+    let beyond = [0, 1, 1_000, 1_000_000, 100_000_000, 1_000_000_000].map(Duration::from_nanos);
+    (8..=24).flat_map(move |eighths| beyond.map(|beyond| horizon * eighths / 8 + beyond))
+}
+
+fn sliding<W: Word>() -> SlidingWindow<4, W> {
+    SlidingWindow::builder(10, SECOND, 4).build_on().unwrap()
+}
+
+#[test]
+fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
+    fn check<L: Limiter>(name: &str, horizon: Duration, new: impl Fn() -> L) {
+        for age in ages(horizon) {
+            let back = granted_by_a_receipt_of_age(&new(), 3, age);
+            assert_eq!(back, 0, "{name}: {age:?} of {horizon:?}");
+        }
+    }
+    fn on<W: Word>() {
+        let bucket = || TokenBucket::builder(Rate::per_second(10), 10).build_on::<W>().unwrap();
+        check("token bucket", bucket().horizon(), bucket);
+        let fixed = || FixedWindow::builder(10, SECOND).build_on::<W>().unwrap();
+        check("fixed window", fixed().horizon() + SECOND, fixed);
+        let cooldown = || CooldownWindow::builder(10, SECOND).build_on::<W>().unwrap();
+        check("cooldown window", cooldown().horizon(), cooldown);
+        let sliding = sliding::<W>;
+        check("sliding window", sliding().horizon() + SECOND / 4, sliding);
+    }
+    on::<u32>();
+    on::<KeyedWord>();
+    fn adjustable<W: Word>() {
+        let window = || AdjustableWindow::builder(10, SECOND).build_on::<W>().unwrap();
+        check("adjustable window", window().horizon() + SECOND, window);
+        let bucket = || TokenBucket::builder(Rate::per_second(10), 10).build_adjustable_on::<W>().unwrap();
+        check("adjustable bucket", bucket().horizon(), bucket);
+    }
+    adjustable::<u32>();
+}
+
+#[test]
+fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
+    for (rate, burst) in [(Rate::per_minute(1_000_003), 10_000), (Rate::per_minute(999_983), 9_000)] {
+        let bucket = TokenBucket::builder(rate, burst).build_adjustable().unwrap();
+        let horizon = bucket.horizon();
+        for age in ages(horizon) {
+            let bucket = TokenBucket::builder(rate, burst).build_adjustable().unwrap();
+            let mut receipt = bucket.take_at(at(0), burst as u32).unwrap();
+            let now = plus(at(0), age);
+            let first = drain(&bucket, now);
+            bucket.refund_at(now, burst as u32, &mut receipt);
+            let second = drain(&bucket, now);
+            assert!(first + second <= burst, "{first} and {second} at once after {age:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a_rollback() {
+    for rate in [Rate::ZERO, Rate::UNLIMITED] {
+        for eighths in 1..=24u64 {
+            let build = TokenBucket::builder(rate, 100).tick(Duration::from_millis(1));
+            let bucket = build.build_adjustable_on::<u32>();
+            let Ok(bucket) = bucket else { panic!("{rate:?} does not fit") };
+            let now = at((1 << 32) / 8 * eighths + 17);
+            match bucket.adjust_at(now, Rate::per_second(1), 100, Carry::Keep) {
+                // An idle bucket may have to be asked again.
+                Err(ChangeError::Busy) => continue,
+                outcome => outcome.unwrap(),
+            }
+            let (mut receipt, mut held) = (bucket.take_at(now, 50).unwrap(), 50);
+            held += drain(&bucket, now);
+            for late in [0, 500, 1_000, 1_000] {
+                let now = at((1 << 32) / 8 * eighths + 17 + late);
+                // As a composition does that is denied.
+                if let Ok(mut receipt) = bucket.take_at(now, 1) {
+                    held += 1 - u64::from(bucket.refund_at(now, 1, &mut receipt));
+                }
+                held += drain(&bucket, now);
+                held -= u64::from(bucket.refund_at(now, 1, &mut receipt));
+                held += drain(&bucket, now);
+            }
+            assert!(held <= 101, "{held} of 100 after {eighths} eighths of a turn");
+        }
+    }
+}
+
+#[test]
+fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() {
+    fn check<W: Word>() {
+        let window: AdjustableWindow<W> =
+            AdjustableWindow::builder(10, 3_600 * SECOND).staleness(SECOND).build_on().unwrap();
+        let mut receipt = window.take_at(at(0), 10).unwrap();
+        let mut now = 0;
+        for _ in 0..5_000 {
+            match window.adjust_at(at(now), 10, 3_600 * SECOND, Carry::Additive) {
+                Ok(()) => {
+                    assert_eq!(window.refund_at(at(now), 10, &mut receipt), 0, "after {now} ms");
+                }
+                Err(ChangeError::Busy) => now += 500,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(window.available_at(at(now)), 0);
+    }
+    check::<u32>();
+    check::<u64>();
+}
+
+#[test]
+fn many_refunds_out_of_turn_pass_no_bound() {
+    fn check<W: Word>(most: u64) {
+        for refunds in 1..=most {
+            let bucket = TokenBucket::builder(Rate::per_second(1_000), 10_000).tick(Duration::from_millis(1));
+            let bucket = bucket.build_adjustable_on::<W>().unwrap();
+            let take = |n| bucket.take_at(at(0), n).unwrap();
+            let (mut first, mut second) = (take(2_500), take(2_500));
+            assert_eq!(bucket.refund_at(at(0), 2_500, &mut first), 2_500, "out of turn");
+            // Each refund out of turn makes older receipts worthless.
+            for _ in 1..refunds {
+                let (mut older, _newer) = (take(1), take(1));
+                bucket.refund_at(at(0), 1, &mut older);
+            }
+            // The bucket is full, so the second take has been refilled.
+            let full = at(2_500 + 2 * refunds);
+            let held = drain(&bucket, full);
+            bucket.refund_at(full, 2_500, &mut second);
+            let more = drain(&bucket, full);
+            assert!(held + more <= 10_000, "{held} and {more} at once after {refunds} refunds");
+        }
+    }
+    check::<u32>(40);
+    check::<u64>(1_100);
+}
+
+#[test]
+fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
+    fn check<W: Word>() {
+        let bucket = TokenBucket::builder(Rate::per_second(1), 10_000).staleness(SECOND);
+        let bucket = bucket.build_adjustable_on::<W>().unwrap();
+        for burst in 1..5_000 {
+            bucket.adjust_at(at(0), Rate::per_second(1), burst, Carry::Reset).unwrap();
+            assert_eq!(bucket.available_at(at(0)), burst);
+            assert!(bucket.try_acquire_at(at(0), burst as u32).is_ok());
+            assert!(bucket.try_acquire_at(at(0), 1).is_err());
+        }
+        // Fast again, once no call can be paused since before it was slow.
+        for later in 1..100 {
+            assert_eq!(drain(&bucket, at(later * 1_000)), 1);
+        }
+    }
+    check::<u32>();
+    check::<u64>();
+}
+
+#[test]
+fn a_change_that_is_late_settles_at_the_newest_grant() {
+    // Under the old settings a time may be far older than under the new ones.
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5_000).tick(Duration::from_micros(1));
+    let bucket = bucket.initial(0).build_adjustable().unwrap();
+    assert!(bucket.take_at(at(100_000), 100).is_ok(), "a hundred came in");
+    bucket.adjust_at(at(92_000), Rate::per_second(1_000_000), 5_000, Carry::Keep).unwrap();
+    assert_eq!(bucket.available_at(at(100_000)), 0);
+
+    let paused = TokenBucket::builder(Rate::ZERO, 100).initial(50).tick(Duration::from_millis(1));
+    let paused = paused.build_adjustable_on::<u32>().unwrap();
+    assert!(paused.take_at(at(5_000), 50).is_ok());
+    match paused.adjust_at(at(4_000), Rate::per_second(100), 100, Carry::Keep) {
+        Ok(()) | Err(ChangeError::Busy) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(paused.available_at(at(5_000)), 0, "nothing came in by then");
+}
+
+#[test]
+fn what_is_past_its_due_is_worth_nothing() {
+    let bucket = TokenBucket::builder(Rate::per_second(10), 2).debt(9).build_adjustable().unwrap();
+    let _taken = bucket.try_acquire_at(at(0), 2).unwrap();
+    let reserved = bucket.reserve_at(at(0), 2, SECOND).unwrap();
+    assert_eq!(reserved.due(), at(200));
+    // Acted on at 200 ms, and given back at 300 ms.
+    assert_eq!(reserved.cancel_at(at(300)), 0);
+    let granted = 2 + 2 + drain(&bucket, at(300));
+    assert!(granted <= 2 + 3, "{granted} in 0.3 s");
+
+    let reserved = bucket.reserve_at(at(300), 2, SECOND).unwrap();
+    let due = reserved.due();
+    assert_eq!(reserved.cancel_at(due), 2, "it may not have been acted on yet");
+}
+
+#[test]
+fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
+    let gate = Concurrency::new(1);
+    let _held = gate.try_acquire(1).unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 5).debt(9).build_adjustable().unwrap();
+    let _taken = bucket.try_acquire_at(at(0), 5).unwrap();
+    let reserved = bucket.reserve_at(at(0), 5, SECOND).unwrap();
+    assert!(AllOf::new((&bucket, &gate)).try_acquire_at(at(0), 1).is_err());
+    assert_eq!(reserved.cancel_at(at(0)), 5);
+
+    let taken = TokenBucket::builder(Rate::per_second(10), 5).debt(9).build_adjustable().unwrap();
+    let mut lease = taken.try_acquire_at(at(0), 3).unwrap();
+    let beyond = taken.reserve_at(at(0), 5, SECOND).unwrap();
+    assert_eq!(beyond.cancel_at(at(0)), 5);
+    assert_eq!(lease.refund_at(at(0), 3), Ok(3), "as if nothing had been reserved");
+}
+
+#[test]
+fn a_denied_composition_starts_no_cooldown_window() {
+    let window = CooldownWindow::builder(10, SECOND).build().unwrap();
+    let gate = Concurrency::new(1);
+    let held = gate.try_acquire(1).unwrap();
+    // The look passes, and another one takes the gate before the take.
+    let mut receipt = window.take_at(at(0), 1).unwrap();
+    assert_eq!(window.refund_at(at(0), 1, &mut receipt), 1);
+    drop(held);
+    let first = drain(&window, Timestamp::from_nanos(999_500_000));
+    let second = drain(&window, Timestamp::from_nanos(1_000_400_000));
+    assert_eq!((first, second), (10, 0), "in one millisecond");
+}
+
+#[test]
+fn an_unlimited_bucket_is_restored_from_any_number() {
+    let bucket = TokenBucket::new(Rate::UNLIMITED, 1).with_state(1);
+    let limits = AllOf::new((&bucket, Concurrency::new(1)));
+    assert!(limits.try_acquire_at(at(0), 1).is_ok());
+}
+
+#[test]
+fn nothing_is_gained_in_a_window_by_changing_it_often() {
+    let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
+    for spent in 0..10 {
+        for plan in 0..9 {
+            let window = AdjustableWindow::builder(10, SECOND).max_limit(10).build().unwrap();
+            let mut granted = spent;
+            for _ in 0..spent {
+                window.take_at(at(0), 1).unwrap();
+            }
+            for _ in 0..3 {
+                window.adjust_at(at(0), 1, SECOND, carries[plan % 3]).unwrap();
+                window.adjust_at(at(0), 10, SECOND, carries[plan / 3]).unwrap();
+            }
+            granted += drain(&window, at(0));
+            assert!(granted <= 10, "{granted} of 10 with {plan}");
+        }
+    }
+}
+
+#[test]
+fn a_tick_is_fine_enough_for_all_of_the_debt_to_be_reserved() {
+    let rate = Rate::new(10, Duration::from_nanos(100));
+    let bucket = TokenBucket::builder(rate, 10).debt(20).build_adjustable().unwrap();
+    let _taken = bucket.try_acquire_at(at(0), 10).unwrap();
+    let reserved = (0..30).filter(|_| bucket.reserve_at(at(0), 1, SECOND).is_ok()).count();
+    assert!(reserved >= 18, "{reserved} of 20");
+}
