@@ -323,8 +323,9 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimiterId {
     address: usize,
-    /// Where a limiter lies, its first field lies as well.
-    size: usize,
+    /// Where a limiter lies, its first field lies as well. 64 bits on every target: of a table's limiters, this
+    /// numbers more than a narrow target can address.
+    size: u64,
 }
 
 impl LimiterId {
@@ -341,12 +342,12 @@ impl LimiterId {
     #[inline]
     pub fn of<L>(limiter: &L) -> Option<Self> {
         let (address, size) = (core::ptr::from_ref(limiter).addr(), size_of::<L>());
-        if size == 0 { None } else { Some(Self { address, size }) }
+        if size == 0 { None } else { Some(Self { address, size: size as u64 }) }
     }
 
     /// One of many limiters of a table, by a number of which the upper bit is free: no type is so large.
-    pub(crate) fn within<T>(table: &T, number: usize) -> Self {
-        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (usize::BITS - 1) }
+    pub(crate) fn within<T>(table: &T, number: u64) -> Self {
+        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (u64::BITS - 1) }
     }
 }
 
