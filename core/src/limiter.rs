@@ -1,6 +1,6 @@
 use core::ops::Deref;
 
-use crate::all_of::between;
+use crate::all_of::{Composed, between};
 use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Detail, Lease, Plan, Receipt, Retry, Timestamp};
 
@@ -162,6 +162,16 @@ pub trait Limiter {
     /// A limiter with a state of its own, also around another limiter, returns [`LimiterId::of`] itself. A wrapper without one leaves this as it is: it
     /// cannot be told from what it wraps.
     fn id(&self) -> Option<LimiterId> {
+        None
+    }
+
+    /// The composition that this limiter is, or that a wrapper adds nothing to: by default none.
+    ///
+    /// A composition around it then takes from this one instead, and can give back what each part gave
+    /// by a receipt of its own, for which one receipt has no room. A wrapper that only forwards
+    /// forwards this, too.
+    #[inline]
+    fn composed(&self) -> Option<&dyn Composed> {
         None
     }
 
@@ -421,6 +431,10 @@ macro_rules! forward {
             #[inline]
             fn id(&self) -> Option<LimiterId> {
                 self.deref().id()
+            }
+            #[inline]
+            fn composed(&self) -> Option<&dyn crate::Composed> {
+                self.deref().composed()
             }
             #[inline]
             fn release(&self, n: u32) {

@@ -1,4 +1,5 @@
-use crate::all_of::{AllOf, DeniedBy, Limits};
+use crate::all_of::sealed::TakeThen;
+use crate::all_of::{AllOf, Composed, DeniedBy, Limits, times_over};
 use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
@@ -35,6 +36,10 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
+    fn composed(&self) -> Option<&dyn Composed> {
+        Some(self)
+    }
+
     fn release(&self, n: u32) {
         self.limits.release(n);
     }
@@ -63,10 +68,14 @@ impl<T: Limits> Limiter for AllOf<T> {
         })
     }
 
-    /// The longest that any of the limits says.
+    /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind others: never later than
+    /// all will have come in, but earlier where one limit is full, and so gains nothing, while another one keeps all waiting.
     fn retry(&self, denied: Denied) -> Retry {
         let by = |index| self.retry(DeniedBy { index, permits: denied.permits(), denied });
         match denied {
+            Denied::Exhausted { now, permits } => self
+                .each()
+                .fold(Retry::At(now), |all, limit| all.longer(self.retry_of(limit, now, permits), now)),
             Denied::Crowded { now, .. } => {
                 (0..self.limits.len()).map(by).fold(Retry::At(now), |a, b| a.longer(b, now))
             }
@@ -75,9 +84,25 @@ impl<T: Limits> Limiter for AllOf<T> {
     }
 }
 
+impl<T: Limits> TakeThen for AllOf<T> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        self.grant_then(now, n, rest).map_err(|denied| self.as_one(denied))
+    }
+}
+
 impl<T: Limits> AllOf<T> {
     fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
         (0..self.limits.len()).filter_map(|index| self.limits.get(index))
+    }
+
+    /// When one of the limits has had its share of `permits`, which may be more than it can ever hold.
+    fn retry_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Retry {
+        let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
+        match limit.peek_at(now, n) {
+            Ok(_) => Retry::At(now),
+            Err(Denied::ExceedsCapacity { .. }) => limit.retry(Denied::Exhausted { now, permits: n }),
+            Err(denied) => limit.retry(denied),
+        }
     }
 
     /// A denial as if one limiter had been asked.
