@@ -224,10 +224,7 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
         offers.offer(metadata::RETRY_AFTER, || limiter.retry(denied));
         offers.offer(metadata::REASON_PHRASE, || denied.reason());
     }
-    offers.offer(metadata::USED_SHARE, || {
-        let capacity = limiter.capacity();
-        Used { permits: capacity.saturating_sub(limiter.available_at(now)), capacity }
-    });
+    offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
 /// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.

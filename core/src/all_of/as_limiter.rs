@@ -1,5 +1,6 @@
 use crate::all_of::sealed::TakeThen;
-use crate::all_of::{AllOf, Composed, DeniedBy, Limits, times_over};
+use crate::all_of::{AllOf, Composed, DeniedBy, Limits, beyond_count, times_over};
+use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
@@ -82,6 +83,28 @@ impl<T: Limits> Limiter for AllOf<T> {
             _ => by(0),
         }
     }
+
+    /// When all of them can grant, and how much of what all have is used. Then what the limits offer
+    /// themselves, as of their own denials and grants: of a denial, first the first limit that would deny
+    /// the request now; and then all, in order.
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if let Some(denied) = denied {
+            offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
+        }
+        offers.offer(metadata::USED_SHARE, || Used::of(self, now));
+        let says =
+            |limit: &dyn Limiter| denied.and_then(|denied| self.denial_of(limit, now, denied.permits()));
+        let denies = self.each().find_map(|limit| Some((limit, says(limit)?)));
+        if let Some((limit, denied)) = denies {
+            limit.metadata(now, Some(denied), offers);
+        }
+        for limit in self.each() {
+            limit.metadata(now, says(limit), offers);
+        }
+        if let Some(denied) = denied {
+            offers.offer(metadata::REASON_PHRASE, || denied.reason());
+        }
+    }
 }
 
 impl<T: Limits> TakeThen for AllOf<T> {
@@ -93,6 +116,14 @@ impl<T: Limits> TakeThen for AllOf<T> {
 impl<T: Limits> AllOf<T> {
     fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
         (0..self.limits.len()).filter_map(|index| self.limits.get(index))
+    }
+
+    /// What one of the limits says against its share of `permits`.
+    fn denial_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Option<Denied> {
+        match times_over(permits, self.times(limit)) {
+            Some(n) => limit.peek_at(now, n).err(),
+            None => Some(beyond_count(limit)),
+        }
     }
 
     /// When one of the limits has had its share of `permits`, which may be more than it can ever hold.
