@@ -13,9 +13,11 @@
 //! name the same limits in opposite orders may deny each other for once, but cannot block each other.
 //!
 //! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits. One that is
-//! named through different wrappers is asked through each, and looked at as if it were several. What the first path took is given back
-//! when the second one finds too little: in reverse order, and so each by the very state that its take left. A limit that is a composition
-//! itself does the rest of the second pass inside of its own (see [`Limiter::composed`]), since it has no receipt for all of its parts.
+//! named through different wrappers is asked through each, and looked at as if it were several.
+//! What the first path took is given back when the second one finds too little: in reverse order,
+//! and so each by the very state that its take left. A limit that is a composition itself does the
+//! rest of the second pass inside of its own (see [`Limiter::composed`]), since it has no receipt
+//! for all of its parts.
 
 mod as_limiter;
 
@@ -34,9 +36,10 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 ///
 /// **Bound.** Each limit keeps its own.
 ///
-/// However the limits are named, a denial of one thread alone changes nothing: behind handles, through wrappers, as parts of other compositions,
-/// and as several of these. A limiter of your own whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and a
-/// wrapper to forward all methods.
+/// However the limits are named, a denial of one thread alone changes nothing: behind handles,
+/// through wrappers, as parts of other compositions, and as several of these. A limiter of your own
+/// whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and
+/// a wrapper to forward all methods.
 ///
 /// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue: what that gives back comes back as a release.
 ///
@@ -144,7 +147,8 @@ impl<T: Limits> AllOf<T> {
         Ok(AllLease { limits: self.limits, permits: n })
     }
 
-    /// Takes `n` permits from each limit at `now`, and does the rest; if that is not done, all is given back. Whether it was.
+    /// Takes `n` permits from each limit at `now`, and does the rest; if that is not done, all is
+    /// given back. Whether it was.
     fn grant_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, DeniedBy> {
         // Of no limit: the rest is not done.
         const UNDONE: DeniedBy = DeniedBy {
@@ -593,7 +597,8 @@ fn give_back<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32, mut recei
     limiter.refund_at(now, n, &mut receipt);
 }
 
-/// [`AllOf`], or a wrapper around one, as a part of a composition: see [`Limiter::composed`]. Sealed.
+/// [`AllOf`], or a wrapper around one, as a part of a composition: see [`Limiter::composed`].
+/// Sealed.
 ///
 /// ```
 /// # use portcullis_core::{AllOf, Concurrency, Counted, Limiter};
@@ -626,7 +631,7 @@ pub(crate) mod sealed {
     /// What a composition does for one around it.
     pub trait TakeThen {
         /// Takes `n` permits at `now`, at least 1, and then does the rest. If that is not done, or
-        /// panics, all is given back: exactly, as far as nobody has decided in between. Whether the
+        /// panics, all is given back: exactly, as far as no other call has decided in between. Whether the
         /// rest was done.
         fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied>;
     }

@@ -281,7 +281,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         }
     }
 
-    /// Takes from the limiter of a key, or from one that is to be claimed; `looked` is what a probe is told that would claim one.
+    /// Takes from the limiter of a key, or from one that is to be claimed; `looked` answers a probe
+    /// that would claim one.
     #[inline(always)]
     fn work<T>(
         &self,

@@ -167,9 +167,9 @@ pub trait Limiter {
 
     /// The composition that this limiter is, or that a wrapper adds nothing to: by default none.
     ///
-    /// A composition around it then takes from this one instead, and can give back what each part gave
-    /// by a receipt of its own, for which one receipt has no room. A wrapper that only forwards
-    /// forwards this, too.
+    /// A composition around it then takes from this one instead, and can give back what each part
+    /// gave by a receipt of its own, for which one receipt has no room. A wrapper that only
+    /// forwards forwards this, too.
     #[inline]
     fn composed(&self) -> Option<&dyn Composed> {
         None
@@ -330,8 +330,8 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimiterId {
     address: usize,
-    /// Where a limiter lies, its first field lies as well. 64 bits on every target: of a table's limiters, this
-    /// numbers more than a narrow target can address.
+    /// Where a limiter lies, its first field lies as well. 64 bits on every target: of a table's
+    /// limiters, this numbers more than a narrow target can address.
     size: u64,
 }
 

@@ -282,7 +282,8 @@ impl Address {
         (tag >> (TAG_BITS - limit_bits)) as usize
     }
 
-    /// What tells two keys of a table apart that do not share an entry. A table has fewer than 2^43 lines.
+    /// What tells two keys of a table apart that do not share an entry. A table has fewer than 2^43
+    /// lines.
     pub(crate) const fn identity(&self) -> u64 {
         let second = self.second();
         let line = if self.first < second { self.first } else { second };

@@ -1,4 +1,5 @@
-//! When a composition says to come back, held against the earliest instant at which a request is granted.
+//! When a composition says to come back, held against the earliest instant at which a request is
+//! granted.
 //!
 //! All limits count in whole milliseconds, so that each of them can be tried.
 

@@ -1,11 +1,12 @@
-//! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving tokens back; and what is left after a change of settings.
+//! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving
+//! tokens back; and what is left after a change of settings.
 //!
 //! A module is one of its specifications. Its "greedy" refill is our continuous one, its "intervally" one our stepwise one.
 //! Where we differ on purpose, `docs/coming-from/others.md` lists it.
 
 use core::time::Duration;
 
-use portcullis_core::{Carry, Denied, Limiter, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder};
+use portcullis_core::{Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder};
 
 /// The largest of bucket4j's numbers.
 const MAX: u64 = i64::MAX as u64;
@@ -199,15 +200,17 @@ mod overflow {
     }
 }
 
-/// What a bucket of which 40 of 100 are left, 10 of 100 are left, or 40 are owed has after a change of its burst, beside what
-/// bucket4j's strategies are documented to leave, and leave by its source (`BucketState64BitsInteger`).
+/// What a bucket of which 40 of 100 are left, 10 of 100 are left, or 40 are owed has after a change
+/// of its burst, beside what bucket4j's strategies are documented to leave, and leave by its source
+/// (`BucketState64BitsInteger`).
 ///
-/// Reset, and Keep, which is `AS_IS` there: the same. Proportional: a debt is scaled there. Additive: what a bucket shrinks by is not
-/// taken away there, as long as it fits.
+/// Reset, and Keep, which is `AS_IS` there: the same. Proportional: a debt is scaled there.
+/// Additive: what a bucket shrinks by is not taken away there, as long as it fits.
 #[test]
 fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_what_shrinks() {
-    // Burst after, has before; (here, there) by Keep, Proportional, Additive and Reset.
-    const CASES: [(u64, i64, [(i64, i64); 4]); 8] = [
+    /// Burst after, has before; (here, there) by Keep, Proportional, Additive and Reset.
+    type Case = (u64, i64, [(i64, i64); 4]);
+    const CASES: [Case; 8] = [
         (200, 40, [(40, 40), (80, 80), (140, 140), (200, 200)]),
         (20, 40, [(20, 20), (8, 8), (0, 20), (20, 20)]),
         (20, 10, [(10, 10), (2, 2), (0, 10), (20, 20)]),
@@ -225,7 +228,8 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
             let bucket = settings.build_adjustable().unwrap();
             bucket.force_at(now, u32::try_from(100 - has).unwrap()).unwrap();
             bucket.adjust_at(now, Rate::per_second(1), burst, carry).unwrap();
-            // One permit comes in each second: what is owed is the time until there is one, less that one's.
+            // One permit comes in each second: what is owed is the time until there is one, less
+            // that one's.
             let left = match bucket.available_at(now) {
                 0 => {
                     let denied = bucket.try_acquire_at(now, 1).unwrap_err();
@@ -238,7 +242,7 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
             let alike = match carry {
                 Carry::Keep | Carry::Reset => true,
                 Carry::Proportional => has >= 0,
-                _ => burst >= 100 || has < 0,
+                Carry::Additive => burst >= 100 || has < 0,
             };
             assert_eq!(here == there, alike, "{has} of 100, then {burst}, {carry:?}");
         }

@@ -1225,7 +1225,8 @@ fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     assert!(alice.take_at(secs(7), 1).is_err(), "two denials in 30 s, and no penalty");
 }
 
-/// A key whose limiter has all of its permits back is in use as long as it counts denials, or is punished, for who is late as well.
+/// A key whose limiter has all of its permits back is in use as long as it counts denials, or is
+/// punished, also for a request that is late.
 #[test]
 fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     let make = || {
@@ -1258,7 +1259,7 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     assert_eq!(is_on(ms(31_000)), [true; 2], "two denials in 30 s");
     strangers(ms(40_000));
     strangers(ms(90_900));
-    // Over, but not for one who is late.
+    // Over, but not for a request that is late.
     strangers(ms(91_500));
     assert_eq!((is_on(ms(91_500)), is_on(ms(90_700))), ([false; 2], [true; 2]));
     assert_eq!(table.sweep_at(ms(94_000), ..), 8);
@@ -1267,7 +1268,7 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
 
 /// Counted denials alone keep the entry, until their window has been over for the staleness.
 #[test]
-fn counted_denials_are_forgotten_when_they_count_for_nobody_who_is_late() {
+fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
     let settings =
         Penalty::builder(Duration::from_mins(1)).after(3, Duration::from_secs(30)).build().unwrap();
     let table = table(|| settings.around(Concurrency::new(1)));

@@ -1,5 +1,5 @@
-//! Who comes late, and who comes after a word's whole turn: neither is told more than is there, and what was given back is worth no
-//! more than it was.
+//! Late requests, and requests after a word's whole turn: neither finds more than is there, and a
+//! refund is worth no more than what it gives back.
 
 use core::time::Duration;
 
@@ -11,9 +11,10 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// A refund that finds the bucket full notes the time: who is late after it does not find what had room only later.
+/// A refund that finds the bucket full notes the time: a late request after it does not find what
+/// had room only later.
 #[test]
-fn who_is_late_after_a_refund_finds_no_more_than_one_who_is_late_after_a_take() {
+fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
     fn check(limiter: &dyn Limiter, kind: &str) {
         // Full again at 2,500 ms and given back then, so that the last 100 ms are worth one permit.
         for n in 1..=10 {
@@ -39,7 +40,7 @@ fn who_is_late_after_a_refund_finds_no_more_than_one_who_is_late_after_a_take() 
 
 /// As above, where a composition takes back what it took.
 #[test]
-fn who_is_late_after_a_rollback_finds_no_more_than_the_newest_time_leaves() {
+fn a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves() {
     let bucket = TokenBucket::new(Rate::per_second(10), 10);
     let other = TokenBucket::new(Rate::per_second(10), 3);
     let composed = AllOf::new((&other,));
@@ -64,8 +65,8 @@ fn window<W: Word>(segments: u32, strict: bool) -> SlidingWindow<5, W> {
     window
 }
 
-/// After any idle time a sliding window has all of its permits, or none until it can tell again; a part of them only where it may take
-/// the time for a late one.
+/// After any idle time a sliding window has all of its permits, or none until it can tell again; a
+/// part of them only where it may take the time for a late one.
 #[test]
 fn a_sliding_window_that_was_idle_has_all_or_none() {
     fn check<W: Word>(segments: u32, strict: bool) {
@@ -90,7 +91,7 @@ fn a_sliding_window_that_was_idle_has_all_or_none() {
             if available < all {
                 continue;
             }
-            // From then on it counts as one that nobody has used before.
+            // From then on it counts as a new one.
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for second in now..now + 4 * ring {
                 let n = 5 + second % 3;

@@ -290,7 +290,8 @@ fn all_of_several_offer_what_each_of_them_offers() {
     );
 }
 
-/// The one that denied, and not the one before it that would not, gives the reason and is named first.
+/// The one that denied, and not the one before it that would not, gives the reason and is named
+/// first.
 #[test]
 fn a_denial_of_a_limit_that_is_named_twice_is_of_all_that_it_was_asked_for() {
     let limit = Plan("twice", TokenBucket::new(Rate::per_second(1), 3));

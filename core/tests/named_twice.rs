@@ -1,8 +1,10 @@
-//! A denial changes nothing, and a grant takes what each name asks for, however the limiters are named: by themselves, through handles, through
-//! wrappers with a state and without one, as keys of a table, and through compositions inside of compositions.
+//! A denial changes nothing, and a grant takes what each name asks for, however the limiters are
+//! named: by themselves, through handles, through wrappers with a state and without one, as keys of
+//! a table, and through compositions inside of compositions.
 //!
-//! Random compositions of up to five names of up to three limiters. What each limiter says, at this instant and later, is compared before and after
-//! each denial; a grant is compared with a twin that each name takes from by itself.
+//! Random compositions of up to five names of up to three limiters. What each limiter says, at this
+//! instant and later, is compared before and after each denial; a grant is compared with a twin
+//! that each name takes from by itself.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -149,7 +151,7 @@ impl Limiter for Owned<'_> {
     }
 }
 
-/// A wrapper that somebody else wrote, without an id.
+/// A user's wrapper, without an id.
 struct Anonymous<L>(L);
 
 impl<L: Limiter> Limiter for Anonymous<L> {
@@ -278,7 +280,8 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     let slice = &limits[..];
     let mut now = draws.within(0, 10_000_000_000);
     let mut held: Vec<(usize, u32)> = Vec::new();
-    // Where some come late there is no twin: what they are told also depends on what a denied request has noted of the time.
+    // Where some come late there is no twin: a denied request may have noted the time, and a late
+    // one then finds more or less.
     let comes_late = draws.once_in(2);
     for _ in 0..30 {
         now += draws.magnitude(2_000_000_000);
@@ -335,7 +338,8 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     }
 }
 
-/// All kinds of limiters, but those of which a denial is meant to have an effect (`CooldownWindow`).
+/// All kinds of limiters, but those of which a denial is meant to have an effect
+/// (`CooldownWindow`).
 const KINDS: [u64; 18] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 const PATHS: [u64; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 

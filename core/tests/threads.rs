@@ -38,7 +38,8 @@ fn duration() -> Duration {
     Duration::from_millis(if cfg!(debug_assertions) { 300 } else { 1_000 })
 }
 
-/// Repeats a round until it has used its limiter so much that it shows something: how much that is depends on the load of the machine.
+/// Repeats a round until it has used its limiter so much that it shows something: how much that is
+/// depends on the load of the machine.
 fn until_used(mut round: impl FnMut() -> bool) {
     assert!((0..50).any(|_| round()), "hardly used, so this shows nothing");
 }
@@ -276,8 +277,8 @@ fn sliding_window(time: Duration) {
     until_used(|| check("strict", &hammer(&builder.strict().build().unwrap(), 3, time / 3), SEGMENTS + 1));
 }
 
-/// Runs `work` on several threads, each with random draws of its own, until the time is up, and as much has been done as shows something:
-/// which takes longer on a machine that has other work.
+/// Runs `work` on several threads, each with random draws of its own, until the time is up, and as
+/// much has been done as shows something: which takes longer on a machine that has other work.
 fn on_threads(
     time: Duration,
     is_enough: impl Fn() -> bool + Sync,

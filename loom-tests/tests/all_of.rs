@@ -81,7 +81,8 @@ fn opposite_orders_of_buckets_never_share_a_permit_nor_lose_one<W: Word>() {
     });
 }
 
-/// What the inner one took before a limit of the outer one denied comes back by a receipt for each of its parts.
+/// What the inner one took before a limit of the outer one denied comes back by a receipt for each
+/// of its parts.
 fn compositions_in_compositions_take_all_or_none_and_lose_none<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(1), bucket::<W>(1), bucket::<W>(2)));

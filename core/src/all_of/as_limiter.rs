@@ -69,8 +69,9 @@ impl<T: Limits> Limiter for AllOf<T> {
         })
     }
 
-    /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind others: never later than
-    /// all will have come in, but earlier where one limit is full, and so gains nothing, while another one keeps all waiting.
+    /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind
+    /// others: never later than all will have come in, but earlier where one limit is full, and so
+    /// gains nothing, while another one keeps all waiting.
     fn retry(&self, denied: Denied) -> Retry {
         let by = |index| self.retry(DeniedBy { index, permits: denied.permits(), denied });
         match denied {
@@ -84,9 +85,9 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
-    /// When all of them can grant, and how much of what all have is used. Then what the limits offer
-    /// themselves, as of their own denials and grants: of a denial, first the first limit that would deny
-    /// the request now; and then all, in order.
+    /// When all of them can grant, and how much of what all have is used. Then what the limits
+    /// offer themselves, as of their own denials and grants: of a denial, first the first limit
+    /// that would deny the request now; and then all, in order.
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         if let Some(denied) = denied {
             offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
@@ -126,7 +127,8 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// When one of the limits has had its share of `permits`, which may be more than it can ever hold.
+    /// When one of the limits has had its share of `permits`, which may be more than it can ever
+    /// hold.
     fn retry_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Retry {
         let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
         match limit.peek_at(now, n) {
