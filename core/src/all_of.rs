@@ -14,6 +14,10 @@
 //!
 //! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits. One that is
 //! named through different wrappers is asked through each, and looked at as if it were several.
+//! What the first path took is given back when the second one finds too little: in reverse order,
+//! and so each by the very state that its take left. A limit that is a composition itself does the
+//! rest of the second pass inside of its own (see [`Limiter::composed`]), since it has no receipt
+//! for all of its parts.
 
 mod as_limiter;
 
@@ -31,6 +35,11 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 /// they may come back by time alone. Meanwhile another request may be denied needlessly, but none is admitted wrongly.
 ///
 /// **Bound.** Each limit keeps its own.
+///
+/// However the limits are named, a denial of one thread alone changes nothing: behind handles,
+/// through wrappers, as parts of other compositions, and as several of these. A limiter of your own
+/// whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and
+/// a wrapper to forward all methods.
 ///
 /// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue: what that gives back comes back as a release.
 ///
@@ -131,11 +140,33 @@ impl<T: Limits> AllOf<T> {
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
         if self.limits.are_distinct() {
-            Request::<_, true> { now, n, whole: &self.limits }.grant()?;
+            Request::<_, true> { now, n, whole: &self.limits }.grant(|| Ok(()))?;
         } else {
-            grant_named_twice(&Request { now, n, whole: &self.limits })?;
+            grant_named_twice(&Request { now, n, whole: &self.limits }, || Ok(()))?;
         }
         Ok(AllLease { limits: self.limits, permits: n })
+    }
+
+    /// Takes `n` permits from each limit at `now`, and does the rest; if that is not done, all is
+    /// given back. Whether it was.
+    fn grant_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, DeniedBy> {
+        // Of no limit: the rest is not done.
+        const UNDONE: DeniedBy = DeniedBy {
+            index: usize::MAX,
+            permits: 0,
+            denied: Denied::Refused { now: Timestamp::ZERO, permits: 0 },
+        };
+        let rest = || if rest() { Ok(()) } else { Err(UNDONE) };
+        let granted = if self.limits.are_distinct() {
+            Request::<_, true> { now, n, whole: &self.limits }.grant(rest)
+        } else {
+            grant_named_twice(&Request { now, n, whole: &self.limits }, rest)
+        };
+        match granted {
+            Ok(()) => Ok(true),
+            Err(UNDONE) => Ok(false),
+            Err(by) => Err(by),
+        }
     }
 
     /// Takes as many permits as are available in all limits, at least `min` and at most `max`. Where `max` is less than `min`, it counts as
@@ -378,8 +409,11 @@ pub(crate) fn between<G, E>(
 
 #[cold]
 #[inline(never)]
-fn grant_named_twice<T: Limits>(request: &Request<'_, T, false>) -> Result<(), DeniedBy> {
-    request.grant()
+fn grant_named_twice<T: Limits>(
+    request: &Request<'_, T, false>,
+    rest: impl FnOnce() -> Result<(), DeniedBy>,
+) -> Result<(), DeniedBy> {
+    request.grant(rest)
 }
 
 /// Whether no limiter is named twice.
@@ -455,6 +489,9 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let Some(times) = self.share(index, limiter) else { return rest() };
         // The look has shown that the product fits.
         let n = self.n.wrapping_mul(times);
+        if let Some(composed) = limiter.composed() {
+            return self.take_composed(index, composed, n, rest);
+        }
         let taken = match plan {
             Some(plan) => limiter.take_as_planned_at(self.now, n, *plan),
             None => limiter.take_at(self.now, n),
@@ -468,18 +505,43 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         mem::forget(undo);
         Ok(())
     }
+
+    /// Takes from a composition, whose parts give back what they gave each by its own receipt.
+    #[cold]
+    fn take_composed(
+        &self,
+        index: usize,
+        composed: &dyn Composed,
+        n: u32,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        let (mut rest, mut denied) = (Some(rest), None);
+        let granted = composed.take_then(self.now, n, &mut || match rest.take().map(|rest| rest()) {
+            Some(Err(by)) => {
+                denied = Some(by);
+                false
+            }
+            done => done.is_some(),
+        });
+        match (granted, denied) {
+            (Ok(_), None) => Ok(()),
+            (Ok(_), Some(by)) => Err(by),
+            (Err(denied), _) => Err(DeniedBy { index, permits: self.n, denied }),
+        }
+    }
 }
 
 impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+    /// Takes from all, and then does the rest; if that fails, all is given back.
     #[inline(always)]
-    fn grant(&self) -> Result<(), DeniedBy> {
+    fn grant(&self, rest: impl FnOnce() -> Result<(), DeniedBy>) -> Result<(), DeniedBy> {
         let plans = match self.whole.look(self) {
             Ok(plans) => plans,
             Err(by) if self.is_denied(by) => return Err(by),
             // It has become possible since.
             Err(_) => self.whole.look(self)?,
         };
-        if self.n == 0 { Ok(()) } else { self.whole.take(self, &plans, || Ok(())) }
+        if self.n == 0 { rest() } else { self.whole.take(self, &plans, rest) }
     }
 
     /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
@@ -490,13 +552,7 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let times = self.share(by.index, limiter).unwrap_or(1);
         // The look has asked for as many.
         let n = self.n.wrapping_mul(times);
-        match limiter.take_at(self.now, n) {
-            Ok(receipt) => {
-                drop(Undo { limiter, now: self.now, n, receipt });
-                false
-            }
-            Err(_) => true,
-        }
+        take_then(limiter, self.now, n, &mut || false).is_err()
     }
 }
 
@@ -515,12 +571,44 @@ impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
     }
 }
 
+/// Takes from `limiter`, and then does the rest; if that is not done, gives back. Whether it was.
+pub(crate) fn take_then<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    rest: &mut dyn FnMut() -> bool,
+) -> Result<bool, Denied> {
+    if let Some(composed) = limiter.composed() {
+        return composed.take_then(now, n, rest);
+    }
+    let receipt = limiter.take_at(now, n)?;
+    let undo = Undo { limiter, now, n, receipt };
+    let done = rest();
+    if done {
+        mem::forget(undo);
+    }
+    Ok(done)
+}
+
 /// By value, so that what is to be given back can stay in registers until then.
 #[cold]
 #[inline(never)]
 fn give_back<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32, mut receipt: Receipt) {
     limiter.refund_at(now, n, &mut receipt);
 }
+
+/// [`AllOf`], or a wrapper around one, as a part of a composition: see [`Limiter::composed`].
+/// Sealed.
+///
+/// ```
+/// # use portcullis_core::{AllOf, Concurrency, Counted, Limiter};
+/// let all = Counted::new(AllOf::new((Concurrency::new(1), Concurrency::new(2))));
+/// assert!(all.composed().is_some());
+/// assert!(Counted::new(Concurrency::new(1)).composed().is_none());
+/// ```
+pub trait Composed: TakeThen {}
+
+impl<C: TakeThen> Composed for C {}
 
 /// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters, and references to these. Sealed.
 ///
@@ -537,8 +625,16 @@ pub trait Limits: sealed::Walk {
     fn get(&self, index: usize) -> Option<&dyn Limiter>;
 }
 
-mod sealed {
-    use super::{DeniedBy, LimiterId, Limits, Request};
+pub(crate) mod sealed {
+    use super::{Denied, DeniedBy, LimiterId, Limits, Request, Timestamp};
+
+    /// What a composition does for one around it.
+    pub trait TakeThen {
+        /// Takes `n` permits at `now`, at least 1, and then does the rest. If that is not done, or
+        /// panics, all is given back: exactly, as far as no other call has decided in between. Whether the
+        /// rest was done.
+        fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied>;
+    }
 
     /// The two passes over the limits, and the way back.
     pub trait Walk {
@@ -562,7 +658,7 @@ mod sealed {
         fn release(&self, n: u32);
     }
 }
-use sealed::Walk;
+use sealed::{TakeThen, Walk};
 
 /// Permits of one limiter that are to be released.
 struct Held<'a, L: Limiter + ?Sized>(&'a L, u32);

@@ -2,6 +2,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
 
+use crate::all_of::sealed::TakeThen;
+use crate::all_of::{Composed, take_then};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
@@ -155,6 +157,10 @@ impl<L: Limiter> Limiter for Counted<L> {
         self.limiter.id().and(LimiterId::of(self))
     }
 
+    fn composed(&self) -> Option<&dyn Composed> {
+        self.limiter.composed().map(|_| self as &dyn Composed)
+    }
+
     #[inline]
     fn release(&self, n: u32) {
         self.held.fetch_sub(n.into(), Relaxed);
@@ -193,5 +199,30 @@ impl<L: Limiter> Limiter for Counted<L> {
 
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         self.limiter.metadata(now, denied, offers);
+    }
+}
+
+impl<L: Limiter> TakeThen for Counted<L> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        /// Permits that count as held, until they are given back.
+        struct Held<'a>(&'a AtomicWord<NativeWord>, u32);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(self.1.into(), Relaxed);
+            }
+        }
+        let granted = take_then(&self.limiter, now, n, &mut || {
+            let _ = self.count(n, Ok(Receipt::NONE));
+            let held = Held(&self.held, n);
+            let done = rest();
+            if done {
+                core::mem::forget(held);
+            }
+            done
+        });
+        if let Err(denied) = granted {
+            let _ = self.count(n, Err(denied));
+        }
+        granted
     }
 }

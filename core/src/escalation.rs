@@ -13,6 +13,8 @@
 
 use core::time::Duration;
 
+use crate::all_of::sealed::TakeThen;
+use crate::all_of::{Composed, take_then};
 use crate::hold::{Hold, NEVER};
 use crate::metadata::Metadata;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -325,6 +327,10 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.id().and(LimiterId::of(self))
     }
 
+    fn composed(&self) -> Option<&dyn Composed> {
+        self.limiter.composed().map(|_| self as &dyn Composed)
+    }
+
     #[inline]
     fn release(&self, n: u32) {
         self.limiter.release(n);
@@ -366,6 +372,19 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         self.limiter.metadata(now, denied, offers);
+    }
+}
+
+impl<L: Limiter, D, const N: usize, W: Word> TakeThen for Escalation<L, D, N, W> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        let granted = take_then(&self.limiter, now, n, &mut || {
+            let _ = self.note(now, n, Ok(Receipt::NONE));
+            rest()
+        });
+        if let Err(denied) = granted {
+            let _ = self.note(now, n, Err(denied));
+        }
+        granted
     }
 }
 

@@ -5,6 +5,8 @@ use core::hash::Hash;
 use core::ops::Deref;
 
 use self::sealed::Table;
+use crate::all_of::Composed;
+use crate::all_of::sealed::TakeThen;
 use crate::limiter::{forward, offer};
 use crate::line::Address;
 use crate::metadata::Metadata;
@@ -32,6 +34,25 @@ pub(crate) mod sealed {
     /// What a table does for an address.
     pub trait Table {
         fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+        /// Whether the key's limiter is a composition.
+        fn is_composed(&self) -> bool {
+            false
+        }
+        /// What [`TakeThen`](crate::all_of::sealed::TakeThen) does.
+        fn take_then(
+            &self,
+            address: &Address,
+            now: Timestamp,
+            n: u32,
+            rest: &mut dyn FnMut() -> bool,
+        ) -> Result<bool, Denied> {
+            let mut receipt = self.take(address, now, n)?;
+            let done = rest();
+            if !done {
+                self.refund(address, now, n, &mut receipt);
+            }
+            Ok(done)
+        }
         fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
         fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
         fn release(&self, address: &Address, n: u32);
@@ -163,6 +184,10 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
         Some(LimiterId::within(self.table, self.address.identity()))
     }
 
+    fn composed(&self) -> Option<&dyn Composed> {
+        if self.table.is_composed() { Some(self) } else { None }
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.table.take(&self.address, now, n)
@@ -202,5 +227,11 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
         if !self.table.metadata(&self.address, now, denied, offers) {
             offer(self, now, denied, offers);
         }
+    }
+}
+
+impl<T: Table> TakeThen for KeyLimiter<'_, T> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        self.table.take_then(&self.address, now, n, rest)
     }
 }

@@ -24,6 +24,7 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
 
+use crate::all_of::take_then;
 use crate::key::{self, Key, Keys};
 #[cfg(feature = "std")]
 use crate::line::PLACES;
@@ -280,6 +281,51 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         }
     }
 
+    /// Takes from the limiter of a key, or from one that is to be claimed; `looked` answers a probe
+    /// that would claim one.
+    #[inline(always)]
+    fn work<T>(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        looked: T,
+        take: impl FnOnce(&L) -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
+        for _ in 0..ATTEMPTS {
+            match address.find(self.table.lines()) {
+                Found::Held(entry, held) => {
+                    match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
+                        (Entered::As(_user), Some(limiter)) => return take(limiter),
+                        (Entered::Gone, _) => {}
+                        _ => break,
+                    }
+                }
+                Found::Claimed => core::hint::spin_loop(),
+                Found::Nothing => {
+                    self.fresh.peek_at(now, n)?;
+                    if n == 0 {
+                        return self.has_room(address, now, n).map(|()| looked);
+                    }
+                    let claimed =
+                        self.table.claim(address, now, n, |at, held| self.is_free(at, held, now))?;
+                    if let Some((claimed, replaced)) = claimed {
+                        // One use more than the former key's last one.
+                        let before = replaced.map_or(0, Held::state) + USED + 1;
+                        let out = User(claimed.entry);
+                        claimed.hold(noted(before, self.time(now)) + 1);
+                        // Every entry that is claimed has a limiter.
+                        return match self.limiter(out.0.at) {
+                            Some(limiter) => take(limiter),
+                            None => Err(Denied::Crowded { now, permits: n }),
+                        };
+                    }
+                }
+            }
+        }
+        Err(Denied::Crowded { now, permits: n })
+    }
+
     /// Gives permits back to the limiter of a key, if it has one. Where permits are out that come back, it has, and nobody else can have its entry; nor
     /// where there are too many calls to count in.
     fn give_back<T>(
@@ -332,38 +378,21 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     for KeyedArray<L, A, M, S>
 {
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        for _ in 0..ATTEMPTS {
-            match address.find(self.table.lines()) {
-                Found::Held(entry, held) => {
-                    match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
-                        (Entered::As(_user), Some(limiter)) => return limiter.take_at(now, n),
-                        (Entered::Gone, _) => {}
-                        _ => break,
-                    }
-                }
-                Found::Claimed => core::hint::spin_loop(),
-                Found::Nothing => {
-                    self.fresh.peek_at(now, n)?;
-                    if n == 0 {
-                        return self.has_room(address, now, n).map(|()| Receipt::NONE);
-                    }
-                    let claimed =
-                        self.table.claim(address, now, n, |at, held| self.is_free(at, held, now))?;
-                    if let Some((claimed, replaced)) = claimed {
-                        // One use more than the former key's last one.
-                        let before = replaced.map_or(0, Held::state) + USED + 1;
-                        let out = User(claimed.entry);
-                        claimed.hold(noted(before, self.time(now)) + 1);
-                        // Every entry that is claimed has a limiter.
-                        return match self.limiter(out.0.at) {
-                            Some(limiter) => limiter.take_at(now, n),
-                            None => Err(Denied::Crowded { now, permits: n }),
-                        };
-                    }
-                }
-            }
-        }
-        Err(Denied::Crowded { now, permits: n })
+        self.work(address, now, n, Receipt::NONE, |limiter| limiter.take_at(now, n))
+    }
+
+    fn is_composed(&self) -> bool {
+        self.fresh.composed().is_some()
+    }
+
+    fn take_then(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.work(address, now, n, true, |limiter| take_then(limiter, now, n, rest))
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -1,6 +1,6 @@
 use core::ops::Deref;
 
-use crate::all_of::between;
+use crate::all_of::{Composed, between};
 use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Detail, Lease, Plan, Receipt, Retry, Timestamp};
 
@@ -165,6 +165,16 @@ pub trait Limiter {
         None
     }
 
+    /// The composition that this limiter is, or that a wrapper adds nothing to: by default none.
+    ///
+    /// A composition around it then takes from this one instead, and can give back what each part
+    /// gave by a receipt of its own, for which one receipt has no room. A wrapper that only
+    /// forwards forwards this, too.
+    #[inline]
+    fn composed(&self) -> Option<&dyn Composed> {
+        None
+    }
+
     /// Whether the limiter is as good as new at `now`. By default unknown, which counts as in use.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let _ = now;
@@ -214,10 +224,7 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
         offers.offer(metadata::RETRY_AFTER, || limiter.retry(denied));
         offers.offer(metadata::REASON_PHRASE, || denied.reason());
     }
-    offers.offer(metadata::USED_SHARE, || {
-        let capacity = limiter.capacity();
-        Used { permits: capacity.saturating_sub(limiter.available_at(now)), capacity }
-    });
+    offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
 /// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.
@@ -323,8 +330,9 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimiterId {
     address: usize,
-    /// Where a limiter lies, its first field lies as well.
-    size: usize,
+    /// Where a limiter lies, its first field lies as well. 64 bits on every target: of a table's
+    /// limiters, this numbers more than a narrow target can address.
+    size: u64,
 }
 
 impl LimiterId {
@@ -341,12 +349,12 @@ impl LimiterId {
     #[inline]
     pub fn of<L>(limiter: &L) -> Option<Self> {
         let (address, size) = (core::ptr::from_ref(limiter).addr(), size_of::<L>());
-        if size == 0 { None } else { Some(Self { address, size }) }
+        if size == 0 { None } else { Some(Self { address, size: size as u64 }) }
     }
 
     /// One of many limiters of a table, by a number of which the upper bit is free: no type is so large.
-    pub(crate) fn within<T>(table: &T, number: usize) -> Self {
-        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (usize::BITS - 1) }
+    pub(crate) fn within<T>(table: &T, number: u64) -> Self {
+        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (u64::BITS - 1) }
     }
 }
 
@@ -420,6 +428,10 @@ macro_rules! forward {
             #[inline]
             fn id(&self) -> Option<LimiterId> {
                 self.deref().id()
+            }
+            #[inline]
+            fn composed(&self) -> Option<&dyn crate::Composed> {
+                self.deref().composed()
             }
             #[inline]
             fn release(&self, n: u32) {

@@ -282,11 +282,12 @@ impl Address {
         (tag >> (TAG_BITS - limit_bits)) as usize
     }
 
-    /// What tells two keys of a table apart that do not share an entry, as far as there is room.
-    pub(crate) const fn identity(&self) -> usize {
+    /// What tells two keys of a table apart that do not share an entry. A table has fewer than 2^43
+    /// lines.
+    pub(crate) const fn identity(&self) -> u64 {
         let second = self.second();
         let line = if self.first < second { self.first } else { second };
-        (self.tag as usize) ^ line << TAG_BITS
+        self.tag | (line as u64) << TAG_BITS
     }
 
     #[inline]
@@ -377,4 +378,32 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 /// in an interval", 2019).
 const fn pick(hash: u64, lines: usize) -> usize {
     (((hash >> 32) * (lines as u64 & 0xffff_ffff)) >> 32) as usize
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Also in a table of more lines than a 32-bit target has room for beside the tag.
+    #[test]
+    fn keys_have_one_identity_if_and_only_if_they_have_one_address() {
+        let lines = 1 << 20;
+        let addresses: [Address; 600] = core::array::from_fn(|nth| {
+            let nth = nth as u64;
+            Address::new(nth.wrapping_mul(MIX) & !TAG | (1 + nth % 2), lines, 0, 0)
+        });
+        for (nth, one) in addresses.iter().enumerate() {
+            for other in &addresses[nth..] {
+                assert_eq!(one == other, one.identity() == other.identity(), "{one:?} and {other:?}");
+            }
+            let moved = Address { first: one.second(), ..*one };
+            assert_eq!((moved == *one, moved.identity()), (true, one.identity()));
+        }
+        let ahead = |hash| Address::new(hash, lines, 0, 0).identity() >> TAG_BITS;
+        let highest = (0..64).map(|nth: u64| ahead(nth << 58 | 1)).max();
+        assert!(
+            highest > Some(u64::from(u32::MAX >> TAG_BITS)),
+            "as on a target of 32 bits they would not fit"
+        );
+    }
 }

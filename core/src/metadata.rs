@@ -76,6 +76,13 @@ pub struct Used {
     pub capacity: u64,
 }
 
+impl Used {
+    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp) -> Self {
+        let capacity = limiter.capacity();
+        Self { permits: capacity.saturating_sub(limiter.available_at(now)), capacity }
+    }
+}
+
 /// The name of a piece of metadata, and its type. Two names are the same if their text and their type are.
 ///
 /// Libraries and applications make names of their own, as constants:

@@ -13,6 +13,8 @@
 use core::hint::cold_path;
 use core::time::Duration;
 
+use crate::all_of::sealed::TakeThen;
+use crate::all_of::{Composed, take_then};
 use crate::hold::{Hold, NEVER};
 use crate::metadata::{self, Metadata};
 use crate::settings;
@@ -230,12 +232,12 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
 
     /// What `take` says, where no penalty is on; a denial may start one.
     #[inline(always)]
-    fn judge(
+    fn judge<T>(
         &self,
         now: Timestamp,
         permits: u32,
-        take: impl FnOnce(&L) -> Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
+        take: impl FnOnce(&L) -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
         let until = self.until.load(Relaxed);
         if self.hold.is_on(until, now) {
             return Err(Denied::Penalized { now, permits });
@@ -244,9 +246,9 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         if permits > 0 {
             match decision {
                 Ok(_) => self.hold.clear(&self.until, until, now),
-                Err(denied) => {
+                Err(ref denied) => {
                     cold_path();
-                    self.punish(now, denied);
+                    self.punish(now, *denied);
                 }
             }
         }
@@ -288,6 +290,10 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     fn id(&self) -> Option<LimiterId> {
         // Around one without a state there is nothing to be asked for all at once.
         self.limiter.id().and(LimiterId::of(self))
+    }
+
+    fn composed(&self) -> Option<&dyn Composed> {
+        self.limiter.composed().map(|_| self as &dyn Composed)
     }
 
     #[inline]
@@ -349,6 +355,12 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
             offers.offer(metadata::REASON_PHRASE, || denied.reason());
         }
         self.limiter.metadata(now, denied, offers);
+    }
+}
+
+impl<L: Limiter, W: Word> TakeThen for Penalty<L, W> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        self.judge(now, n, |limiter| take_then(limiter, now, n, rest))
     }
 }
 

@@ -1,11 +1,12 @@
-//! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving tokens back.
+//! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving
+//! tokens back; and what is left after a change of settings.
 //!
 //! A module is one of its specifications. Its "greedy" refill is our continuous one, its "intervally" one our stepwise one.
 //! Where we differ on purpose, `docs/coming-from/others.md` lists it.
 
 use core::time::Duration;
 
-use portcullis_core::{Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder};
+use portcullis_core::{Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder};
 
 /// The largest of bucket4j's numbers.
 const MAX: u64 = i64::MAX as u64;
@@ -196,5 +197,54 @@ mod overflow {
         let two = retry(&bucket, Timestamp::ZERO, u32::MAX);
         assert_eq!(two, Retry::At(nanos(4_611_686_018_427_387_903)));
         assert_eq!(bucket.available_at(nanos(MAX - 1)), 2 * u64::from(u32::MAX));
+    }
+}
+
+/// What a bucket of which 40 of 100 are left, 10 of 100 are left, or 40 are owed has after a change
+/// of its burst, beside what bucket4j's strategies are documented to leave, and leave by its source
+/// (`BucketState64BitsInteger`).
+///
+/// Reset, and Keep, which is `AS_IS` there: the same. Proportional: a debt is scaled there.
+/// Additive: what a bucket shrinks by is not taken away there, as long as it fits.
+#[test]
+fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_what_shrinks() {
+    /// Burst after, has before; (here, there) by Keep, Proportional, Additive and Reset.
+    type Case = (u64, i64, [(i64, i64); 4]);
+    const CASES: [Case; 8] = [
+        (200, 40, [(40, 40), (80, 80), (140, 140), (200, 200)]),
+        (20, 40, [(20, 20), (8, 8), (0, 20), (20, 20)]),
+        (20, 10, [(10, 10), (2, 2), (0, 10), (20, 20)]),
+        (90, 40, [(40, 40), (36, 36), (30, 40), (90, 90)]),
+        (200, 100, [(100, 100), (200, 200), (200, 200), (200, 200)]),
+        (200, -40, [(-40, -40), (-40, -80), (60, 60), (200, 200)]),
+        (50, -40, [(-40, -40), (-40, -20), (-40, -40), (50, 50)]),
+        (130, -40, [(-40, -40), (-40, -52), (-10, -10), (130, 130)]),
+    ];
+    let now = Timestamp::from_secs(5);
+    let settings = TokenBucket::builder(Rate::per_second(1), 100).debt(100);
+    for (burst, has, after) in CASES {
+        let ways = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+        for (carry, (here, there)) in ways.into_iter().zip(after) {
+            let bucket = settings.build_adjustable().unwrap();
+            bucket.force_at(now, u32::try_from(100 - has).unwrap()).unwrap();
+            bucket.adjust_at(now, Rate::per_second(1), burst, carry).unwrap();
+            // One permit comes in each second: what is owed is the time until there is one, less
+            // that one's.
+            let left = match bucket.available_at(now) {
+                0 => {
+                    let denied = bucket.try_acquire_at(now, 1).unwrap_err();
+                    let wait = denied.retry(&bucket).wait_from(now).unwrap().as_secs();
+                    1 - i64::try_from(wait).unwrap()
+                }
+                left => i64::try_from(left).unwrap(),
+            };
+            assert_eq!(left, here, "{has} of 100, then {burst}, {carry:?}");
+            let alike = match carry {
+                Carry::Keep | Carry::Reset => true,
+                Carry::Proportional => has >= 0,
+                Carry::Additive => burst >= 100 || has < 0,
+            };
+            assert_eq!(here == there, alike, "{has} of 100, then {burst}, {carry:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ mod draws;
 use core::cell::{Cell, RefCell};
 use core::fmt::{self, Debug, Display};
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::panic::catch_unwind;
@@ -1121,15 +1121,26 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
     let table = table(|| Concurrency::new(LIMIT));
     let out: Vec<AtomicU32> = (0..20).map(|_| AtomicU32::new(0)).collect();
     let rounds = if cfg!(debug_assertions) { 500 } else { 5_000 };
-    let barrier = Barrier::new(THREADS as usize);
+    let (barrier, last) = (Barrier::new(THREADS as usize), AtomicU64::new(u64::MAX));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (table, out, barrier) = (&table, &out, &barrier);
+            let (table, out, barrier, last) = (&table, &out, &barrier, &last);
             scope.spawn(move || {
                 let mut draws = Draws::Seeded { state: thread, steps: 0 };
                 let mut held = Vec::new();
-                for now in (0..rounds).map(|round| ms(5_000 + 700 * round)) {
+                for round in 0.. {
+                    let now = ms(5_000 + 700 * round);
+                    if barrier.wait().is_leader() && round >= rounds {
+                        // How often entries change hands depends on how the threads take turns.
+                        let seen = table.statistics_at(now);
+                        if seen.replaced.min(seen.overflowed) > 100 || round > 50 * rounds {
+                            last.store(round, SeqCst);
+                        }
+                    }
                     barrier.wait();
+                    if last.load(SeqCst) == round {
+                        break;
+                    }
                     for _ in 0..12 {
                         let (key, n) = (draws.below(20), draws.within(1, 2) as u32);
                         if let Ok(lease) = Lease::try_acquire_at(table.key(&key), now, n) {
@@ -1153,7 +1164,7 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
             });
         }
     });
-    let end = ms(5_000 + 700 * rounds + 2_000);
+    let end = ms(5_000 + 700 * last.into_inner() + 2_000);
     let statistics = table.statistics_at(end);
     println!("{statistics:?}");
     assert_eq!(statistics.live, 0, "all came back");
@@ -1212,6 +1223,76 @@ fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     deny(&alice, secs(6));
     assert!(plain.take_at(secs(7), 1).is_err(), "its penalty is on");
     assert!(alice.take_at(secs(7), 1).is_err(), "two denials in 30 s, and no penalty");
+}
+
+/// A key whose limiter has all of its permits back is in use as long as it counts denials, or is
+/// punished, also for a request that is late.
+#[test]
+fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
+    let make = || {
+        let settings = Penalty::builder(Duration::from_mins(1)).after(2, Duration::from_secs(30));
+        settings.build().unwrap().around(Concurrency::new(1))
+    };
+    let table = table(make);
+    let (plain, alice) = (make(), *table.key("alice"));
+    let both: [&dyn Limiter; 2] = [&plain, &alice];
+    let deny = |now| {
+        for limiter in both {
+            let lease = limiter.try_acquire_at(now, 1).unwrap();
+            limiter.take_at(now, 1).unwrap_err();
+            drop(lease);
+            assert_eq!(limiter.held(), 0);
+        }
+    };
+    // However many come for an entry, all of the line's others are theirs.
+    let strangers = |now| {
+        let leases = (0..20u64).filter_map(|key| Lease::try_acquire_at(table.key(&key), now, 1).ok());
+        assert_eq!(leases.collect::<Vec<_>>().len(), 7, "at {now}");
+    };
+    let is_on = |now| both.map(|limiter| matches!(limiter.peek_at(now, 1), Err(Denied::Penalized { .. })));
+
+    deny(ms(1_000));
+    strangers(ms(5_000));
+    strangers(ms(30_900));
+    assert_eq!(is_on(ms(30_900)), [false; 2]);
+    deny(ms(30_950));
+    assert_eq!(is_on(ms(31_000)), [true; 2], "two denials in 30 s");
+    strangers(ms(40_000));
+    strangers(ms(90_900));
+    // Over, but not for a request that is late.
+    strangers(ms(91_500));
+    assert_eq!((is_on(ms(91_500)), is_on(ms(90_700))), ([false; 2], [true; 2]));
+    assert_eq!(table.sweep_at(ms(94_000), ..), 8);
+    assert_eq!(is_on(ms(94_000)), [false; 2]);
+}
+
+/// Counted denials alone keep the entry, until their window has been over for the staleness.
+#[test]
+fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
+    let settings =
+        Penalty::builder(Duration::from_mins(1)).after(3, Duration::from_secs(30)).build().unwrap();
+    let table = table(|| settings.around(Concurrency::new(1)));
+    let alice = *table.key("alice");
+    let lease = alice.try_acquire_at(ms(1_000), 1).unwrap();
+    alice.take_at(ms(1_000), 1).unwrap_err();
+    drop(lease);
+    for millis in [1_000, 3_100, 20_000, 30_999, 31_000, 31_900, 31_999] {
+        assert_eq!(table.sweep_at(ms(millis), ..), 0, "at {millis} ms");
+    }
+    assert_eq!(table.sweep_at(ms(32_001), ..), 1);
+}
+
+/// What is held on by an escalation is not forgotten either.
+#[test]
+fn a_hold_is_not_forgotten_while_no_permit_is_out() {
+    let warn = Threshold { used: 2, hold: Duration::from_secs(30), decision: "warn" };
+    let table = table(|| Escalation::<_, _, 1>::new(Concurrency::new(2), [warn]));
+    let alice = *table.key("alice");
+    drop(alice.try_acquire_at(ms(1_000), 2).unwrap());
+    for millis in [3_100, 20_000, 30_999, 31_900] {
+        assert_eq!(table.sweep_at(ms(millis), ..), 0, "at {millis} ms");
+    }
+    assert_eq!(table.sweep_at(ms(32_001), ..), 1);
 }
 
 // Where a table lives.

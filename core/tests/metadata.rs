@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt, Retry,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt, Retry,
     SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 #[cfg(feature = "std")]
@@ -215,6 +215,92 @@ fn a_composition_says_when_both_are_ready() {
     let object: &dyn Limiter = &limiter;
     assert_eq!(RETRY_AFTER.of_denied(object, NOW, denied), Some(Retry::At(Timestamp::from_secs(110))));
     assert!(metadata::names(object, NOW, Some(denied)).eq(["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"]));
+}
+
+/// What a limit offers of its own denial only, beside what it always offers.
+struct Plan<L>(&'static str, L);
+
+const BLOCKED_BY: Name<&str> = Name::new("com.example.BLOCKED_BY");
+
+impl<L: Limiter> Limiter for Plan<L> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.1.take_at(now, n)
+    }
+    fn release(&self, n: u32) {
+        self.1.release(n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.1.available_at(now)
+    }
+    fn capacity(&self) -> u64 {
+        self.1.capacity()
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.1.retry(denied)
+    }
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        offers.offer(TENANT, || self.0);
+        if denied.is_some() {
+            offers.offer(BLOCKED_BY, || self.0);
+            offers.offer(REASON_PHRASE, || self.0);
+        }
+        self.1.metadata(now, denied, offers);
+    }
+}
+
+/// Of a grant in order; of a denial first what the limit offers that denied first.
+#[test]
+fn all_of_several_offer_what_each_of_them_offers() {
+    let fast = Plan("fast", TokenBucket::new(Rate::per_second(1), 2));
+    let slow = Plan("slow", FixedWindow::new(3, Duration::from_secs(10)));
+    let all = AllOf::new((Unlimited, &fast, &slow, Tenant::new("last", Unlimited)));
+    assert_eq!(TENANT.of_granted(&all, NOW), Some("fast"), "the first that offers it");
+    assert_eq!(BLOCKED_BY.of_granted(&all, NOW), None);
+    assert_eq!(USED_SHARE.of_granted(&all, NOW), Some(Used { permits: 0, capacity: 2 }), "of all as one");
+    assert!(metadata::names(&all, NOW, None).eq(["USED_SHARE", "com.example.TENANT"]));
+
+    // The fast one denies, and then both do, and then the slow one alone.
+    let later = Timestamp::from_secs(102);
+    for (now, n, by, retry) in [(NOW, 2, None, 0), (NOW, 1, Some("fast"), 101), (later, 2, Some("slow"), 110)]
+    {
+        let answer = LimiterExt::try_acquire_at(&all, now, n);
+        assert_eq!(answer.is_err(), by.is_some());
+        let Err(denied) = answer else { continue };
+        assert_eq!(BLOCKED_BY.of_denied(&all, now, denied), by);
+        assert_eq!(TENANT.of_denied(&all, now, denied), by);
+        assert_eq!(REASON_PHRASE.of_denied(&all, now, denied), by, "in its own words");
+        assert_eq!(RETRY_AFTER.of_denied(&all, now, denied), Some(Retry::At(Timestamp::from_secs(retry))));
+        assert!(metadata::names(&all, now, Some(denied)).eq([
+            "RETRY_AFTER",
+            "USED_SHARE",
+            "com.example.TENANT",
+            "com.example.BLOCKED_BY",
+            "REASON_PHRASE"
+        ]));
+    }
+    // A composition inside of another one, and wrapped, is heard as well.
+    let whole = Counted::new(AllOf::new([&all, &all]));
+    assert_eq!(TENANT.of_granted(&whole, NOW), Some("fast"));
+    // Denied, but by none of them as it stands now: what none of them says, the composition does.
+    let denied = Denied::Exhausted { now: later, permits: 1 };
+    assert_eq!(REASON_PHRASE.of_denied(&all, later, denied), Some("permits exhausted"));
+    assert_eq!(
+        (TENANT.of_denied(&all, later, denied), BLOCKED_BY.of_denied(&all, later, denied)),
+        (Some("fast"), None)
+    );
+}
+
+/// The one that denied, and not the one before it that would not, gives the reason and is named
+/// first.
+#[test]
+fn a_denial_of_a_limit_that_is_named_twice_is_of_all_that_it_was_asked_for() {
+    let limit = Plan("twice", TokenBucket::new(Rate::per_second(1), 3));
+    let counted = Counted::new(&limit.1);
+    let all = AllOf::new((Plan("first", Unlimited), &counted, &counted, &limit));
+    let denied = LimiterExt::try_acquire_at(&all, NOW, 2).unwrap_err();
+    assert_eq!(REASON_PHRASE.of_denied(&all, NOW, denied), Some("more permits than the limiter can hold"));
+    assert_eq!(TENANT.of_denied(&all, NOW, denied), Some("first"), "of those that offer it, in order");
+    assert_eq!(BLOCKED_BY.of_denied(&all, NOW, denied), None);
 }
 
 /// Through references, boxes and objects alike.

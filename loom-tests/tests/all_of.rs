@@ -22,6 +22,7 @@ on_both_widths!(
     a_bucket_that_is_named_twice_is_taken_from_once_for_both,
     paths_to_one_limit_take_all_or_none_and_leak_none,
     paths_to_one_bucket_take_all_or_none_and_lose_none,
+    compositions_in_compositions_take_all_or_none_and_lose_none,
     a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own,
 );
 
@@ -77,6 +78,22 @@ fn opposite_orders_of_buckets_never_share_a_permit_nor_lose_one<W: Word>() {
         has(one, 5, 1 - granted);
         has(other, 5, 1 - granted);
         assert_eq!((one.available_at(at(6)), other.available_at(at(6))), (1, 1));
+    });
+}
+
+/// What the inner one took before a limit of the outer one denied comes back by a receipt for each
+/// of its parts.
+fn compositions_in_compositions_take_all_or_none_and_lose_none<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket::<W>(1), bucket::<W>(1), bucket::<W>(2)));
+        let a = spawn(&limits, |(a, b, c)| take_all((AllOf::new((c, a)), b)));
+        let (one, other, both) = &*limits;
+        let granted = take_all((AllOf::new((both, other)), one)) + join(a);
+        assert!(granted <= 1, "both at once");
+        has(one, 5, 1 - granted);
+        has(other, 5, 1 - granted);
+        assert!(both.available_at(at(5)) <= 2 - granted, "never higher");
+        assert_eq!(both.available_at(at(7)), 2, "and not lost for ever");
     });
 }
 

@@ -1451,6 +1451,20 @@ const MUTANTS: &[Mutant] = &[
         by: "let failed = rest(); if failed.is_err() { mem::forget(undo); return failed; }",
         model: ("all_of", "wide::opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one"),
     },
+    Mutant {
+        file: "core/src/all_of.rs",
+        within: "fn take_composed(",
+        text: "                false",
+        by: "                true",
+        model: ("all_of", "wide::compositions_in_compositions_take_all_or_none_and_lose_none"),
+    },
+    Mutant {
+        file: "core/src/stamped.rs",
+        within: "fn is_past(&self",
+        text: "distance != 0 && distance < self.late.into()",
+        by: "distance != 0",
+        model: ("sliding_window", "wide::racers_that_roll_to_two_epochs_give_back_once"),
+    },
 ];
 
 #[cfg(test)]

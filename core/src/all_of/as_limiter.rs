@@ -1,4 +1,6 @@
-use crate::all_of::{AllOf, DeniedBy, Limits};
+use crate::all_of::sealed::TakeThen;
+use crate::all_of::{AllOf, Composed, DeniedBy, Limits, beyond_count, times_over};
+use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
@@ -35,6 +37,10 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
+    fn composed(&self) -> Option<&dyn Composed> {
+        Some(self)
+    }
+
     fn release(&self, n: u32) {
         self.limits.release(n);
     }
@@ -63,21 +69,73 @@ impl<T: Limits> Limiter for AllOf<T> {
         })
     }
 
-    /// The longest that any of the limits says.
+    /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind
+    /// others: never later than all will have come in, but earlier where one limit is full, and so
+    /// gains nothing, while another one keeps all waiting.
     fn retry(&self, denied: Denied) -> Retry {
         let by = |index| self.retry(DeniedBy { index, permits: denied.permits(), denied });
         match denied {
+            Denied::Exhausted { now, permits } => self
+                .each()
+                .fold(Retry::At(now), |all, limit| all.longer(self.retry_of(limit, now, permits), now)),
             Denied::Crowded { now, .. } => {
                 (0..self.limits.len()).map(by).fold(Retry::At(now), |a, b| a.longer(b, now))
             }
             _ => by(0),
         }
     }
+
+    /// When all of them can grant, and how much of what all have is used. Then what the limits
+    /// offer themselves, as of their own denials and grants: of a denial, first the first limit
+    /// that would deny the request now; and then all, in order.
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if let Some(denied) = denied {
+            offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
+        }
+        offers.offer(metadata::USED_SHARE, || Used::of(self, now));
+        let says =
+            |limit: &dyn Limiter| denied.and_then(|denied| self.denial_of(limit, now, denied.permits()));
+        let denies = self.each().find_map(|limit| Some((limit, says(limit)?)));
+        if let Some((limit, denied)) = denies {
+            limit.metadata(now, Some(denied), offers);
+        }
+        for limit in self.each() {
+            limit.metadata(now, says(limit), offers);
+        }
+        if let Some(denied) = denied {
+            offers.offer(metadata::REASON_PHRASE, || denied.reason());
+        }
+    }
+}
+
+impl<T: Limits> TakeThen for AllOf<T> {
+    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+        self.grant_then(now, n, rest).map_err(|denied| self.as_one(denied))
+    }
 }
 
 impl<T: Limits> AllOf<T> {
     fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
         (0..self.limits.len()).filter_map(|index| self.limits.get(index))
+    }
+
+    /// What one of the limits says against its share of `permits`.
+    fn denial_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Option<Denied> {
+        match times_over(permits, self.times(limit)) {
+            Some(n) => limit.peek_at(now, n).err(),
+            None => Some(beyond_count(limit)),
+        }
+    }
+
+    /// When one of the limits has had its share of `permits`, which may be more than it can ever
+    /// hold.
+    fn retry_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Retry {
+        let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
+        match limit.peek_at(now, n) {
+            Ok(_) => Retry::At(now),
+            Err(Denied::ExceedsCapacity { .. }) => limit.retry(Denied::Exhausted { now, permits: n }),
+            Err(denied) => limit.retry(denied),
+        }
     }
 
     /// A denial as if one limiter had been asked.
