@@ -480,7 +480,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     /// Which quarter of the range of sets begins with that of a word, if one does.
     fn entered(word: u64) -> Option<usize> {
         let set = (word & Live::<N, W>::SETS) / Live::<N, W>::SET;
-        (set % Live::<N, W>::QUARTER == 0).then(|| Live::<N, W>::quarter(word))
+        set.is_multiple_of(Live::<N, W>::QUARTER).then(|| Live::<N, W>::quarter(word))
     }
 }
 

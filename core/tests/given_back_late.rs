@@ -70,13 +70,11 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
     }
     on::<u32>();
     on::<KeyedWord>();
-    fn adjustable<W: Word>() {
-        let window = || AdjustableWindow::builder(10, SECOND).build_on::<W>().unwrap();
-        check("adjustable window", window().horizon() + SECOND, window);
-        let bucket = || TokenBucket::builder(Rate::per_second(10), 10).build_adjustable_on::<W>().unwrap();
-        check("adjustable bucket", bucket().horizon(), bucket);
-    }
-    adjustable::<u32>();
+    let window = || AdjustableWindow::builder(10, SECOND).build_on::<u32>().unwrap();
+    check("adjustable window", window().horizon() + SECOND, window);
+    let settings = TokenBucket::builder(Rate::per_second(10), 10);
+    let bucket = || settings.build_adjustable_on::<u32>().unwrap();
+    check("adjustable bucket", bucket().horizon(), bucket);
 }
 
 #[test]

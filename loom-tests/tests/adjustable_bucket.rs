@@ -30,6 +30,9 @@ on_both_widths!(
     what_is_taken_while_a_reservation_is_cancelled_is_taken_once,
     a_take_is_given_back_out_of_turn_beside_another_one,
     a_reservation_beside_a_change_is_carried_over_or_made_after_it,
+    a_late_change_beside_a_newer_take_that_is_denied_adds_nothing,
+    a_refund_beside_an_undo_and_a_newer_take_passes_no_bound,
+    a_grant_beside_changes_that_come_round_decides_by_its_settings,
 );
 
 const LONG: Duration = Duration::MAX;
@@ -327,5 +330,60 @@ fn a_reservation_beside_a_change_is_carried_over_or_made_after_it<W: Word>() {
         assert!(kept == 6 || kept == 8, "{kept}");
         // Paid at the rate of the moment, in either case.
         assert_eq!(due(&limit, at(5)), 11);
+    });
+}
+
+/// By 6 s one permit has come in, and by 7 s two. Frozen from 6 s on, no second one comes in, unless it was granted before.
+fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
+    explore_within(2, || {
+        let limit = spent::<W>(5);
+        let newer = spawn(&limit, |limit| take(limit, at(7), 2));
+        let older = spawn(&limit, |limit| take(limit, at(6), 1));
+        keep(&limit, at(6), Rate::ZERO, 5);
+        let (newer, older) = (join(newer), join(older));
+        let most = if newer == 2 { 2 } else { 1 };
+        assert!(newer + older + limit.available_at(at(9)) <= most, "{newer} {older}");
+    });
+}
+
+/// At 7 s the bucket is full without the two that were taken at 5 s, which are worth nothing then.
+fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 4);
+        let mut first: Receipt = limit.take_at(at(5), 2).unwrap();
+        let mut second: Receipt = limit.take_at(at(5), 1).unwrap();
+        let back = spawn(&limit, move |limit| limit.refund_at(at(5), 2, &mut first));
+        turn();
+        limit.refund_at(at(5), 1, &mut second);
+        let mut taken = take(&*limit, at(7), 1);
+        join(back);
+        while take(&*limit, at(7), 1) == 1 {
+            taken += 1;
+        }
+        assert!(taken <= 4, "{taken} at once");
+    });
+}
+
+/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s, and comes round.
+fn a_grant_beside_changes_that_come_round_decides_by_its_settings<W: Word>() {
+    if W::BITS == 64 {
+        // It comes round after too many changes for a model.
+        return;
+    }
+    explore_within(2, || {
+        let settings = TokenBucket::builder(every(10), 2).initial(0).tick(Duration::from_secs(1));
+        let settings = settings.staleness(Duration::from_secs(60));
+        let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
+        for _ in 0..4 {
+            keep(&limit, at(0), every(10), 2);
+        }
+        let taken = spawn(&limit, |limit| take(limit, at(20), 2));
+        for _ in 0..4 {
+            // Refused, if it would come round to where the take is.
+            let _ = limit.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
+        }
+        if join(taken) == 2 {
+            assert_eq!(limit.available_at(at(20)), 0);
+        }
     });
 }

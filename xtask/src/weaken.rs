@@ -630,27 +630,20 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LIVE,
         within: "fn change(",
-        text: "next, AcqRel, Acquire)",
-        by: "next, Acquire, Acquire)",
+        text: "next, AcqRel, Relaxed)",
+        by: "next, Acquire, Relaxed)",
         model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
     },
     Mutant {
         file: LIVE,
-        within: "fn change(",
-        text: "next, AcqRel, Acquire)",
-        by: "next, AcqRel, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn change(",
+        within: "fn claim(&self",
         text: "(0, 1, Acquire, Relaxed)",
         by: "(0, 1, Relaxed, Relaxed)",
         model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
     },
     Mutant {
         file: LIVE,
-        within: "fn drop(&mut self",
+        within: "Drop for Claim<'_, N, W> {",
         text: "store(0, Release)",
         by: "store(0, Relaxed)",
         model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
@@ -658,25 +651,52 @@ const MUTANTS: &[Mutant] = &[
     // What was computed by the settings of one era is written in another one.
     Mutant {
         file: LIVE,
-        within: "fn change(",
-        text: "upper.wrapping_add(Self::ERA)",
-        by: "upper.wrapping_add(0)",
+        within: "fn next_set(&self",
+        text: "upper.wrapping_add(Live::<N, W>::SET)",
+        by: "(upper ^ Live::<N, W>::SET)",
         model: ("adjustable_bucket", "wide::a_grant_is_paid_for_at_the_price_of_its_settings"),
     },
     // The time of a grant is noted only when others can see the grant.
     Mutant {
-        file: "core/src/adjustable_bucket.rs",
-        within: "pub fn adjust_at(&self",
-        text: "let newest = self.live.no_older_than_newest(tick);",
+        file: LIVE,
+        within: "fn change(",
+        text: "let newest = self.no_older_than_newest(tick);",
         by: "let newest = tick;",
         model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
     },
     Mutant {
         file: "core/src/adjustable_window.rs",
         within: "pub fn adjust_at(",
-        text: "let newest = self.live.no_older_than_newest(tick);",
-        by: "let newest = tick;",
+        text: "if earliest == latest { latest } else { newest }",
+        by: "{ let _ = latest; tick }",
         model: ("adjustable_window", "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time"),
+    },
+    // A late change takes the newest time for one that was granted, though it may have been denied.
+    Mutant {
+        file: LIVE,
+        within: "fn change(",
+        text: "if is_certain { newest } else { tick }",
+        by: "newest",
+        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing"),
+    },
+    // Two calls subtract at once.
+    Mutant {
+        file: LIVE,
+        within: "fn claim(&self",
+        text: "if held == 1 {",
+        by: "if held == 1 { return Some(Claim(self)); }\n            if held == 1 {",
+        model: ("adjustable_bucket", "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound"),
+    },
+    // A call that counts itself in is not seen by the change that comes round.
+    Mutant {
+        file: LIVE,
+        within: "pub(crate) fn count_in(",
+        text: "quarter.fetch_add(1, Relaxed);",
+        by: "",
+        model: (
+            "adjustable_bucket",
+            "narrow::a_grant_beside_changes_that_come_round_decides_by_its_settings",
+        ),
     },
     // Giving back.
     Mutant {
