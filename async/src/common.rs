@@ -123,7 +123,7 @@ macro_rules! common {
             /// assert!(second.poll(&mut context).is_ready());
             /// ```
             pub fn advance(&self) -> $crate::Next {
-                self.hall.next(&$crate::hall::Caller::Passer).map_or($crate::Next::Idle, |(next, _)| next)
+                self.hall.pass_by()
             }
 
             /// Closes the queue: whoever waits, and whoever comes, is told [`Rejected::Closed`](crate::Rejected::Closed). Leases that are out stay what they are.

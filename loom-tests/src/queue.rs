@@ -3,13 +3,14 @@
 use core::any::Any;
 use core::fmt;
 use core::future::Future;
+use core::mem;
 use core::ops::Deref;
 use core::panic::AssertUnwindSafe;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use core::task::{Context, Poll, Waker};
 use std::panic::{catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex as Cell};
+use std::sync::{Arc, Mutex as Cell, PoisonError, TryLockError};
 use std::task::Wake;
 
 use loom::sync::Mutex;
@@ -50,7 +51,7 @@ unsafe impl RawLock for Lock {
     const OPEN: Self = panic!("loom's mutex cannot be built in a constant");
 
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-        let guard = self.mutex.lock().unwrap();
+        let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.work(work);
         drop(guard);
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
@@ -60,7 +61,12 @@ unsafe impl RawLock for Lock {
         if self.held.load(Relaxed) {
             return None;
         }
-        let guard = self.mutex.try_lock().ok()?;
+        let guard = match self.mutex.try_lock() {
+            Ok(guard) => guard,
+            // Another thread of the model may unwind, which is this one to the system.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let outcome = self.work(work);
         drop(guard);
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -82,18 +88,24 @@ impl Clock for Still {
 pub struct Timed {
     clock: ManualClock,
     armed: Cell<Option<(Timestamp, Waker)>>,
+    fails: Cell<u32>,
 }
 
 impl Timed {
     /// At the origin, for nobody.
     #[expect(clippy::new_without_default, reason = "a model says when its clock comes into being")]
     pub fn new() -> Self {
-        Self { clock: ManualClock::new(), armed: Cell::new(None) }
+        Self { clock: ManualClock::new(), armed: Cell::new(None), fails: Cell::new(0) }
     }
 
     /// Moves the time on to so many seconds.
     pub fn advance_to(&self, seconds: u64) {
         self.clock.set(at(seconds));
+    }
+
+    /// Panics so often when it is asked to wake at an instant.
+    pub fn fail(&self, times: u32) {
+        *self.fails.lock().unwrap() = times;
     }
 
     /// When it will wake somebody.
@@ -122,6 +134,15 @@ impl Timer for Timed {
         turn();
         if at <= self.now() {
             return Poll::Ready(());
+        }
+        let fails = {
+            let mut times = self.fails.lock().unwrap();
+            let less = times.saturating_sub(1);
+            mem::replace(&mut *times, less) > 0
+        };
+        if fails {
+            // Without the message.
+            resume_unwind(Box::new("a timer's panic"));
         }
         let old = self.armed.lock().unwrap().replace((at, waker.clone()));
         drop(old);
@@ -175,21 +196,26 @@ limiter_around!(Unwatched {
     }
 });
 
-/// A limit that panics once when it is asked, if it was told to.
+/// A limit that panics when it is asked, as often as it was told to.
 #[derive(Debug)]
-pub struct Panics(Concurrency, Arc<Flag>);
+pub struct Panics(Concurrency, Arc<Cell<u32>>);
 
 impl Panics {
     /// One that does not, and what has it panic.
-    pub fn new(limit: u32) -> (Self, impl Fn()) {
-        let armed = Arc::new(Flag::new(false));
-        (Self(Concurrency::new(limit), Arc::clone(&armed)), move || armed.store(true, SeqCst))
+    pub fn new(limit: u32) -> (Self, impl Fn(u32)) {
+        let times = Arc::new(Cell::new(0));
+        (Self(Concurrency::new(limit), Arc::clone(&times)), move |n| *times.lock().unwrap() = n)
     }
 }
 
 limiter_around!(Panics {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if self.1.swap(false, SeqCst) {
+        let panics = {
+            let mut times = self.1.lock().unwrap();
+            let less = times.saturating_sub(1);
+            mem::replace(&mut *times, less) > 0
+        };
+        if panics {
             // Without the message.
             resume_unwind(Box::new("a limiter's panic"));
         }

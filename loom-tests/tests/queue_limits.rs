@@ -405,7 +405,7 @@ fn a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call()
         let queue = around(limiter);
         let held = hold(&queue, 1);
         let mut wait = Task::polled(&queue, 1);
-        panic();
+        panic(1);
         let release = beside(move || release(held));
         turn();
         let _ = catch_unwind(AssertUnwindSafe(|| queue.advance()));
@@ -424,7 +424,7 @@ fn a_limiter_that_panics_as_somebody_queues_leaves_what_is_released_to_the_next_
         let queue = around(limiter);
         let held = hold(&queue, 1);
         let mut first = Task::polled(&queue, 1);
-        panic();
+        panic(1);
         let release = beside(move || release(held));
         let mut second = Task::new(&queue, 1);
         // Asked before it queues, or for the first one in the queue.

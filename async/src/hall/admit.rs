@@ -122,7 +122,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         if self.options.order == Order::NewestFirst || head.is_none() {
             match take(&limiter, now, min, max) {
                 // To be given back if a waker panics before it is anybody's.
-                Ok(grant) => return Step::Settled(Ok(Taken { hall: self, key, grant: Some(grant) })),
+                Ok(grant) => {
+                    return Step::Settled(Ok(Taken { hall: self, key, grant: Some(grant), at: now }));
+                }
                 Err(Denied::ExceedsCapacity { permits, capacity }) => {
                     return Step::Settled(Err(Rejected::ExceedsCapacity { permits, capacity }));
                 }
@@ -202,7 +204,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         // SAFETY: the node is ours, as the caller says, and its neighbours are linked.
         unsafe {
             let Node { key, wish, .. } = &*node.as_ptr();
-            let (bin, min, sleeps) = (S::bin(*key, B), wish.min, wish.sleeps);
+            let (bin, min) = (S::bin(*key, B), wish.min);
             let end = if self.options.order == Order::OldestFirst { End::Tail } else { End::Head };
             if H::TIMES {
                 (*node.as_ptr()).since = self.clock.now();
@@ -211,7 +213,6 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             inner.occupied |= 1 << bin;
             inner.counts.waiters += 1;
             inner.counts.permits += u64::from(min);
-            inner.sleepers += u32::from(sleeps);
             self.mirror(inner);
         }
     }
