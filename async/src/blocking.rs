@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-use portcullis_core::{Clock, Lease, Limiter, Timestamp};
+use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::acquire::{Anchored, Queued};
 use crate::crew::{Berth, Driver};
@@ -264,7 +264,7 @@ where
     }
 }
 
-impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see [`Acquire::block`].
     ///
     /// # Errors

@@ -16,7 +16,7 @@
 //! Invariants:
 //!
 //! - The gate is raised while anybody is in a line. Whoever enters raises it and then asks the limiter; whoever releases gives back and then looks at
-//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`Limiter::watch`]) spares the release that look.
+//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release that look.
 //! - No permit is free for a head while nobody is at the lines: whoever frees some marks, and tries the lock; who held it then looks at the marks after
 //!   it has let go. So nobody waits for the lock in order to release.
 //! - The permits of a wait are taken for it by whoever drains, and given back if it goes unclaimed.

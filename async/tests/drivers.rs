@@ -172,7 +172,7 @@ fn beside_an_attendant_a_driver_takes_nothing_over() {
 mod releases {
     use super::*;
     use portcullis_async::{RawLock, ThreadLock};
-    use portcullis_core::{Denied, Limiter, Receipt};
+    use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt};
 
     static HELD_BY_ANOTHER: AtomicBool = AtomicBool::new(false);
 
@@ -211,6 +211,8 @@ mod releases {
             if self.0.available() == 0 { Retry::OnRelease } else { self.1.retry(denied) }
         }
     }
+
+    impl QueueLimiter for Both {}
 
     /// A release never waits for the lines, also where it makes the queue see to its time.
     #[test]

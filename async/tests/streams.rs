@@ -22,7 +22,8 @@ use portcullis_async::{
     SinkError, Waited,
 };
 use portcullis_core::{
-    Clock, Concurrency, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, Timestamp, TokenBucket, Unlimited,
+    Clock, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp, TokenBucket,
+    Unlimited,
 };
 use support::{Hand, Manual, Task, available, newest_first, now, permits, queue, waker};
 
@@ -36,7 +37,7 @@ fn ten_per_second(burst: u64) -> TokenBucket {
 }
 
 /// Moves the time on, and has the queue look.
-fn advance<L: Limiter>(queue: &Manual<L>, to: Timestamp) {
+fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) {
     queue.clock().set(to);
     queue.advance();
 }
@@ -172,7 +173,7 @@ fn arrivals<S: Stream>(
 }
 
 /// Moves the time to the next grant.
-fn tick<L: Limiter>(queue: &Manual<L>) -> Option<Timestamp> {
+fn tick<L: QueueLimiter>(queue: &Manual<L>) -> Option<Timestamp> {
     let portcullis_async::Next::At(at) = queue.advance() else { return None };
     advance(queue, at);
     Some(at)
@@ -748,14 +749,14 @@ mod sinks {
     }
 
     /// Each item weighs what it says.
-    fn limited<L: Limiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
+    fn limited<L: QueueLimiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
         let out = Out::default();
         (Polled::new(LimitedSink::new(out.clone(), queue, |item| *item)), out)
     }
 
     const POLLS: [Call; 3] = [Call::Ready, Call::Flush, Call::Close];
 
-    fn ask<L: Limiter>(sink: &mut Limited<'_, L>, call: Call) -> Outcome {
+    fn ask<L: QueueLimiter>(sink: &mut Limited<'_, L>, call: Call) -> Outcome {
         match call {
             Call::Ready => sink.ready(),
             Call::Flush => sink.flush(),

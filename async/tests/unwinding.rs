@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Queue, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Lease, Limiter, Rate, Receipt, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, available, now, permits, queue, waker};
 
@@ -278,6 +278,8 @@ mod time {
                 self.0.retry(denied)
             }
         }
+
+        impl QueueLimiter for Panics {}
         for times in [1, 2, 5] {
             let fuse = Fuse::default();
             let limiter = Panics(bucket(5), fuse.clone());
@@ -449,6 +451,8 @@ mod a_limiter_that_uses_its_own_queue {
             Limiter::retry(&self.0, denied)
         }
     }
+
+    impl QueueLimiter for Uses {}
 
     #[test]
     fn is_told_so() {

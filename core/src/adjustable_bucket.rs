@@ -551,8 +551,6 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.give_back(now, n, receipt)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

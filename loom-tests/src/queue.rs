@@ -18,8 +18,8 @@ use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_async::{Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, Rate, Receipt, Retry,
-    Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, QueueLimiter, Rate,
+    Receipt, Retry, Timestamp, TokenBucket,
 };
 
 use crate::{at, turn};
@@ -171,9 +171,6 @@ macro_rules! limiter_around {
             fn release(&self, n: u32) {
                 self.0.release(n);
             }
-            fn held(&self) -> u64 {
-                self.0.held()
-            }
             fn available_at(&self, now: Timestamp) -> u64 {
                 self.0.available_at(now)
             }
@@ -195,6 +192,12 @@ limiter_around!(Unwatched {
         self.0.take_at(now, n)
     }
 });
+
+impl QueueLimiter for Unwatched {
+    fn held(&self) -> u64 {
+        self.0.held()
+    }
+}
 
 /// A limit that panics when it is asked, as often as it was told to.
 #[derive(Debug)]
@@ -221,7 +224,9 @@ limiter_around!(Panics {
         }
         self.0.take_at(now, n)
     }
+});
 
+impl QueueLimiter for Panics {
     fn release_watched(&self, n: u32) -> Option<bool> {
         self.0.release_watched(n)
     }
@@ -229,7 +234,11 @@ limiter_around!(Panics {
     fn watch(&self, waits: bool) {
         self.0.watch(waits);
     }
-});
+
+    fn held(&self) -> u64 {
+        self.0.held()
+    }
+}
 
 /// Runs `work` in a thread of its own.
 pub fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
@@ -252,7 +261,7 @@ pub fn beside_of<S: 'static, T: 'static>(
 pub type Queued<L = Concurrency, C = Still> = Queue<L, C, Lock>;
 
 /// A queue of up to 9 permits around a limiter.
-pub fn around<L: Limiter>(limiter: L) -> Arc<Queued<L>> {
+pub fn around<L: QueueLimiter>(limiter: L) -> Arc<Queued<L>> {
     Arc::new(Queue::with_lock(limiter, Still, 9, Lock::new()))
 }
 
@@ -268,7 +277,7 @@ pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
 }
 
 /// A queue whose time is moved.
-pub fn timed<L: Limiter>(limiter: L, order: Order) -> Arc<Queued<L, Timed>> {
+pub fn timed<L: QueueLimiter>(limiter: L, order: Order) -> Arc<Queued<L, Timed>> {
     Arc::new(Queue::with_lock(limiter, Timed::new(), 9, Lock::new()).with_order(order))
 }
 
@@ -280,7 +289,7 @@ pub fn empty_bucket() -> TokenBucket {
 }
 
 /// Takes permits that are free.
-pub fn hold<L: Limiter, C: Clock>(queue: &Arc<Queued<L, C>>, n: u32) -> Lease<Arc<Queued<L, C>>> {
+pub fn hold<L: QueueLimiter, C: Clock>(queue: &Arc<Queued<L, C>>, n: u32) -> Lease<Arc<Queued<L, C>>> {
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).unwrap()
 }
 
@@ -326,7 +335,7 @@ impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
     }
 }
 
-impl<L: Limiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
+impl<L: QueueLimiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
     /// One that has not been polled.
     pub fn new(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
         Self::of(Acquire::new(Arc::clone(queue), n, n), n)
@@ -403,15 +412,15 @@ impl<P: Deref<Target: Limiter>> Task<P> {
 }
 
 /// A wait for all permits to come back.
-pub struct Drain<L: Limiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
+pub struct Drain<L: QueueLimiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
 
-impl<L: Limiter> fmt::Debug for Drain<L> {
+impl<L: QueueLimiter> fmt::Debug for Drain<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Drain").field(&self.1).finish_non_exhaustive()
     }
 }
 
-impl<L: Limiter> Drain<L> {
+impl<L: QueueLimiter> Drain<L> {
     /// One that has been polled, and whether it is over.
     pub fn polled(queue: &Arc<Queued<L>>) -> (Self, bool) {
         let mut drain = Self(Box::pin(Drained::new(Arc::clone(queue))), Woken::new());
@@ -435,7 +444,7 @@ impl<L: Limiter> Drain<L> {
 
 /// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of the others sleeps for want of permits and not for
 /// want of a call, those who have permits have what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they are all free.
-pub fn ends_well<'t, L: Limiter + 'static, C: Clock + 'static>(
+pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
     turn: impl IntoIterator<Item = &'t mut Task<Arc<Queued<L, C>>>>,
@@ -484,7 +493,7 @@ pub fn nobody_waits(counts: QueueCounts) {
 }
 
 /// The timer is armed for what the queue says comes next, and nothing is due that nobody has seen to.
-pub fn is_armed<L: Limiter>(queue: &Queued<L, Timed>) {
+pub fn is_armed<L: QueueLimiter>(queue: &Queued<L, Timed>) {
     let (before, armed) = (queue.counts(), queue.clock().armed());
     let next = queue.advance();
     assert_eq!(queue.counts(), before, "nobody has seen to what is due");

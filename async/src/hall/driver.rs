@@ -12,7 +12,7 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::waits::Stays;
 use super::{CLOSED, DUE, Hall, Inner, TIME};
-use crate::crew::{Crew, Driver};
+use crate::crew::Driver;
 use crate::lock::RawLock;
 use crate::panics::{quietly, unless_unwinding};
 use crate::source::Source;
@@ -85,8 +85,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 // SAFETY: as the caller says.
                 let drives = unsafe { inner.come(caller, &mut waker) };
                 self.drain(inner, wakes, None);
-                if drives {
-                    inner.take_charge(caller);
+                if drives && inner.take_charge(caller) {
                     self.turns.fetch_add(1, SeqCst);
                 }
                 let next = match inner.due() {
@@ -221,15 +220,19 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         }
     }
 
-    fn take_charge(&mut self, caller: Caller<'_>) {
+    /// One who may see to the time does, from now on. Whether it arms the timer.
+    fn take_charge(&mut self, caller: Caller<'_>) -> bool {
         let due = self.due();
-        let (crew, member): (&mut Crew, _) = match caller {
-            Caller::Passer => return,
-            Caller::Attendant => (&mut self.timed, None),
-            Caller::Driver(member, _) => (&mut self.timed, Some(member)),
+        match caller {
+            Caller::Passer => return false,
+            Caller::Attendant => self.timed.take_charge(None, due),
+            Caller::Driver(member, _) => self.timed.take_charge(Some(member), due),
             #[cfg(all(feature = "std", not(loom)))]
-            Caller::Sleeper(member, _) => (&mut self.threads, Some(member)),
-        };
-        crew.take_charge(member, due);
+            Caller::Sleeper(member, _) => {
+                self.threads.take_charge(Some(member), due);
+                return false;
+            }
+        }
+        true
     }
 }

@@ -108,10 +108,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         true
     }
 
-    /// How long ago something may have been due, to be granted as of then. Not where newcomers take past those who wait: they may have done so since, by more than a limiter stands if the clock
+    /// How long ago something may have been due, to be granted as of then. Not where newcomers, or others, take past those who wait: they may have done so since, by more than a limiter stands if the clock
     /// has gone back. Where they do not, what is due comes from the limiter's state as it still is.
     fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
+            _ if S::SHARED => 0,
             Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
             Order::NewestFirst => 0,
         };

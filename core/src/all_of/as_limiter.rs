@@ -1,5 +1,5 @@
 use crate::all_of::{AllOf, DeniedBy, Limits};
-use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
+use crate::{Denied, Idle, Limiter, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
 ///
@@ -39,10 +39,6 @@ impl<T: Limits> Limiter for AllOf<T> {
         self.limits.release(n);
     }
 
-    fn held(&self) -> u64 {
-        self.each().map(Limiter::held).max().unwrap_or(0)
-    }
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }
@@ -72,6 +68,88 @@ impl<T: Limits> Limiter for AllOf<T> {
             }
             _ => by(0),
         }
+    }
+}
+
+impl<T: QueueLimits> QueueLimiter for AllOf<T> {
+    const SHARED: bool = T::SHARED;
+
+    fn held(&self) -> u64 {
+        self.limits.held()
+    }
+}
+
+impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
+
+/// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references to limits whose permits come back by time. Sealed.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
+/// let all = TokenBucket::new(Rate::per_second(9), 9);
+/// let limits = (Concurrency::new(1), &all);
+/// assert_eq!(limits.held(), 0);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a queue cannot own all of `{Self}`",
+    label = "permits of one of them may be released past the queue, which would wake none of those who wait",
+    note = "name the limits themselves; a pointer to one is possible where all its permits come back by time (`Replenishing`)",
+    note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
+)]
+pub trait QueueLimits: Limits {
+    /// Whether others may take from one of them past the queue.
+    const SHARED: bool;
+
+    /// The most permits that are out of one of them, and come back by release alone.
+    fn held(&self) -> u64;
+}
+
+/// Limits all of whose permits come back by time alone. Sealed.
+pub trait ReplenishingLimits: Limits {}
+
+macro_rules! tuple {
+    ($($limiter:ident),+) => {
+        impl<$($limiter: QueueLimiter),+> QueueLimits for ($($limiter,)+) {
+            const SHARED: bool = $($limiter::SHARED)||+;
+
+            #[expect(non_snake_case, reason = "each part by its type's name")]
+            fn held(&self) -> u64 {
+                let ($($limiter,)+) = self;
+                0 $(.max($limiter.held()))+
+            }
+        }
+
+        impl<$($limiter: Replenishing),+> ReplenishingLimits for ($($limiter,)+) {}
+    };
+}
+
+tuple!(A);
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
+tuple!(A, B, C, D, E);
+tuple!(A, B, C, D, E, F);
+tuple!(A, B, C, D, E, F, G);
+tuple!(A, B, C, D, E, F, G, H);
+
+impl<L: QueueLimiter, const N: usize> QueueLimits for [L; N] {
+    const SHARED: bool = L::SHARED;
+
+    fn held(&self) -> u64 {
+        self.iter().map(L::held).max().unwrap_or(0)
+    }
+}
+
+impl<L: Replenishing, const N: usize> ReplenishingLimits for [L; N] {}
+
+impl<L: Replenishing> ReplenishingLimits for [L] {}
+
+impl<T: ReplenishingLimits + ?Sized> ReplenishingLimits for &T {}
+
+impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
+    const SHARED: bool = true;
+
+    fn held(&self) -> u64 {
+        0
     }
 }
 
