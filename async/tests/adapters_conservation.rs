@@ -361,17 +361,17 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     1 => sink.as_mut().poll_close(&mut context),
                     _ => match sink.as_mut().poll_ready(&mut context) {
                         Poll::Ready(Ok(())) => {
+                            // An error is of the item before: this one has its place.
                             let started = sink.as_mut().start_send(self.put);
-                            assert!(started.is_ok());
                             self.put += 1;
-                            Poll::Ready(Ok(()))
+                            Poll::Ready(started)
                         }
                         other => other,
                     },
                 };
                 self.item_went_on(moved);
                 if let Poll::Ready(Err(SinkError::Refused(refused))) = polled {
-                    assert_eq!((refused.item, self.put), (self.out, self.out + 1));
+                    assert_eq!((refused.item, put), (self.out, self.out + 1));
                     self.out += 1;
                 }
                 self.sink_waits(put);

@@ -5,12 +5,12 @@ mod support;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_async::Next;
+use portcullis_async::{Next, Rejected};
 use portcullis_core::{
     AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, QueueLimiter, Rate, Receipt, Replenishing, Retry,
     Timestamp, TokenBucket,
 };
-use support::{SECOND, START, Task, available, now, permits, queue};
+use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
 /// Says no while a switch is off; nobody knows how long.
 #[derive(Default)]
@@ -50,6 +50,21 @@ fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
     queue.change(|switch| switch.on.store(true, Ordering::Relaxed));
     assert_eq!((permits(one.outcome()), permits(other.outcome())), (Ok(1), Ok(7)));
     assert_eq!(queue.advance(), Next::Idle);
+}
+
+#[test]
+fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
+    let refused = |permits| Rejected::Refused { permits, retry: Retry::After(SECOND) };
+    let queue = queue(Switch::default(), 0);
+    assert_eq!(permits(now(queue.acquire(3))), Err(refused(3)));
+    let full = newest_first(Switch::default(), 1);
+    assert_eq!(permits(now(full.acquire(2))), Err(refused(2)));
+    // Behind another one it is the queue that has no room.
+    let behind = support::queue(Switch::default(), 1);
+    let _head = Task::waiting(behind.acquire(1));
+    let no_room = Rejected::QueueFull { permits: 1, retry: Retry::After(SECOND) };
+    assert_eq!(permits(now(behind.acquire(1))), Err(no_room));
+    assert_eq!(refused(1).to_string(), "refused by the limiter, and the queue is full: 1 permits asked for");
 }
 
 #[test]

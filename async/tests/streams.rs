@@ -912,10 +912,13 @@ mod sinks {
         let (mut sink, out) = limited(&queue);
         for call in POLLS {
             assert_eq!((sink.ready(), sink.start(3)), (DONE, Ok(())));
-            assert_eq!(
-                ask(&mut sink, call),
-                refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 })
-            );
+            let no = refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+            if call == Call::Ready {
+                // It is told when the next item is safe, or there is none.
+                assert_eq!((sink.ready(), sink.flush()), (DONE, no));
+            } else {
+                assert_eq!(ask(&mut sink, call), no);
+            }
             assert_eq!(out.calls(), [Call::Ready], "and nothing is closed, nor flushed");
         }
         assert_eq!((sink.ready(), sink.start(2), sink.ready(), sink.start(2)), (DONE, Ok(()), DONE, Ok(())));
@@ -936,9 +939,28 @@ mod sinks {
         assert_eq!(sink.wakes(), 1);
         assert_eq!(sink.flush(), refused(1, Rejected::Closed { permits: 1 }));
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
-        assert_eq!(sink.ready(), refused(1, Rejected::Closed { permits: 1 }));
+        assert_eq!((sink.ready(), sink.close()), (DONE, refused(1, Rejected::Closed { permits: 1 })));
         assert_eq!((sink.close(), sink.wakes()), (DONE, 1));
         assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Ready, Call::Close]);
+    }
+
+    /// Whoever gives items in without a flush between them gives each of them away once it has started.
+    #[test]
+    fn an_item_that_is_refused_takes_no_other_one_with_it() {
+        let queue = queue(ten_per_second(2), 0);
+        let mut sink = core::pin::pin!(LimitedSink::new(Vec::new(), &queue, |item: &u32| *item));
+        let mut refused = Vec::new();
+        let mut note = |outcome: Result<(), SinkError<u32, core::convert::Infallible>>| {
+            if let Err(SinkError::Refused(Refused { item, .. })) = outcome {
+                refused.push(item);
+            }
+        };
+        for item in [1, 3, 4, 1, 5] {
+            note(now(sink.feed(item)));
+        }
+        note(now(sink.flush()));
+        note(now(sink.flush()));
+        assert_eq!((&sink.get_ref()[..], &refused[..]), (&[1, 1][..], &[3, 4, 5][..]));
     }
 
     #[test]
