@@ -1,12 +1,9 @@
 #![allow(unsafe_code)]
 
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::future::Future;
-use core::mem::{self, MaybeUninit};
 use core::ops::Deref;
 use core::pin::Pin;
-use core::ptr::NonNull;
 use core::task::{Context, Poll};
 
 use portcullis_core::{Lease, Limiter, Timestamp};
@@ -15,8 +12,8 @@ use stable_deref_trait::StableDeref;
 use crate::Rejected;
 use crate::hall::{Grant, Waits};
 #[cfg(all(feature = "std", not(loom)))]
-use crate::list::State;
-use crate::list::{Node, Wish};
+use crate::list::{Node, State};
+use crate::list::{Slot, Wish};
 
 /// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
 ///
@@ -67,9 +64,7 @@ unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 pub struct Acquire<P: Anchored> {
     /// Until it is ready.
     queue: Option<P>,
-    /// Whether the node has been put into a line; else only its wish is there.
-    linked: bool,
-    node: UnsafeCell<MaybeUninit<Node<Key<P::Target>>>>,
+    wait: Slot<Key<P::Target>>,
 }
 
 // SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share under its lock.
@@ -79,15 +74,6 @@ unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<P::Target>: Send {
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
 
 impl<P: Anchored> Acquire<P> {
-    /// A wait of a thread, which sleeps until the time that it is told.
-    #[cfg(all(feature = "std", not(loom)))]
-    pub(crate) fn of_thread(mut self) -> Self {
-        let node = self.node.get_mut().as_mut_ptr();
-        // SAFETY: the wish is there.
-        unsafe { (*node).wish.sleeps = true };
-        self
-    }
-
     /// Waits for at least `min` permits, and takes up to `max`; see [`Queue::acquire_between`](crate::Queue::acquire_between).
     ///
     /// ```
@@ -99,8 +85,8 @@ impl<P: Anchored> Acquire<P> {
     /// ```
     #[inline]
     pub fn new(queue: P, min: u32, max: u32) -> Self {
-        let wish = Wish { min, max: max.max(min), deadline: Timestamp::MAX, sleeps: false };
-        Self { queue: Some(queue), linked: false, node: UnsafeCell::new(Node::place(wish)) }
+        let wish = Wish { min, max: max.max(min), deadline: Timestamp::MAX };
+        Self { queue: Some(queue), wait: Slot::new(wish) }
     }
 
     /// The same, until `deadline` by the queue's clock: what can be granted by then, that instant included. [`Timestamp::MAX`] is none. What is free is granted all
@@ -117,9 +103,8 @@ impl<P: Anchored> Acquire<P> {
     /// assert!(matches!(futures_executor::block_on(late), Err(Rejected::Deadline { .. })));
     /// ```
     pub const fn until(mut self, deadline: Timestamp) -> Self {
-        let node = self.node.get_mut().as_mut_ptr();
-        // SAFETY: the wish is there, and as this can be moved, nobody else refers to it.
-        unsafe { (*node).wish.deadline = deadline };
+        // As this can be moved, it is in no line.
+        self.wait.wish_mut().deadline = deadline;
         self
     }
 
@@ -127,11 +112,6 @@ impl<P: Anchored> Acquire<P> {
     #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
     pub(crate) const fn is_over(&self) -> bool {
         self.queue.is_none()
-    }
-
-    /// The place of the node.
-    fn place(&self) -> NonNull<Node<Key<P::Target>>> {
-        NonNull::from(&self.node).cast()
     }
 
     /// Where it waits, until it is ready.
@@ -142,26 +122,24 @@ impl<P: Anchored> Acquire<P> {
 
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn deadline(&mut self) -> Timestamp {
-        // SAFETY: made by `new`, and as it is not pinned, nobody else refers to it.
-        unsafe { Node::wish(self.place()) }.deadline
+        self.wait.wish_mut().deadline
     }
 
     /// Whether it is in its line still, after it was polled.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_waiting(&self) -> bool {
-        // SAFETY: filled when it was put into a line.
-        self.linked && unsafe { Node::state(self.place()) } == State::Waiting
+        // SAFETY: filled.
+        self.wait.is_filled() && unsafe { Node::state(self.wait.node()) } == State::Waiting
     }
 
     /// Takes at once, if nobody has to be waited for, and is over then.
     #[inline(always)]
     pub(crate) fn take_now(&mut self) -> Option<(P, Grant)> {
-        if self.linked {
+        if self.wait.is_filled() {
             return None;
         }
         let queue = self.queue.as_deref()?;
-        // SAFETY: made by `new`, and in no line.
-        let grant = queue.hall().try_now(queue.key(), unsafe { Node::wish(self.place()) })?;
+        let grant = queue.hall().try_now(queue.key(), *self.wait.wish_mut())?;
         Some((self.queue.take()?, grant))
     }
 
@@ -170,11 +148,11 @@ impl<P: Anchored> Acquire<P> {
     fn claim(self: Pin<&mut Self>) -> Option<(P, Grant)> {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        if !this.linked {
+        if !this.wait.is_filled() {
             return None;
         }
         // SAFETY: put into a line of this queue, and not ready before.
-        let grant = unsafe { this.queue.as_deref()?.hall().claim(this.place()) }?;
+        let grant = unsafe { this.queue.as_deref()?.hall().claim(this.wait.node()) }?;
         Some((this.queue.take()?, grant))
     }
 
@@ -186,16 +164,12 @@ impl<P: Anchored> Acquire<P> {
     ) -> Poll<(P, Result<Grant, Rejected>)> {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let node = this.place();
         let queue = this.queue.as_deref().expect("a wait is not polled after it was ready");
-        let outcome = if this.linked {
+        let outcome = if this.wait.is_filled() {
             // SAFETY: put into a line of this queue, and not ready before.
-            unsafe { queue.hall().outcome(node, context.waker()) }
+            unsafe { queue.hall().outcome(this.wait.node(), context.waker()) }
         } else {
-            // SAFETY: made by `new`, and ours.
-            unsafe { Node::fill(node, queue.key()) };
-            // From here on `drop` cancels: also if a waker or a limiter panics.
-            this.linked = true;
+            let node = this.wait.fill(queue.key());
             // SAFETY: it has just been made, and is pinned; `drop` cancels.
             unsafe { queue.hall().enqueue(node, context.waker()) }
         };
@@ -203,26 +177,32 @@ impl<P: Anchored> Acquire<P> {
         Poll::Ready((this.queue.take().expect("is there until it is ready"), outcome))
     }
 
-    /// A lease of what was granted, or why not; and the hook is told.
+    /// A lease of what was granted, or why not; and the hook is told. `after` that something is done with the hall, also if the hook panics.
     #[inline(always)]
     pub(crate) fn conclude(
         self: Pin<&mut Self>,
         queue: P,
         outcome: Result<Grant, Rejected>,
+        after: impl FnOnce(&<P::Target as Queued>::Hall),
     ) -> Result<Lease<P>, Rejected> {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        this.linked = false;
+        let left = |hall: &<P::Target as Queued>::Hall, node: Option<_>| {
+            let _after = After { hall, work: Some(after) };
+            if let Some(node) = node {
+                // SAFETY: filled, and over.
+                unsafe { hall.left(node) };
+            }
+        };
         match outcome {
             Ok((permits, receipt)) => {
                 let lease = Lease::from_grant(queue, permits, receipt);
-                // SAFETY: filled, and over. If the hook panics, the lease gives back.
-                unsafe { lease.limiter().hall().left(this.place()) };
+                // If the hook panics, the lease gives back.
+                left(lease.limiter().hall(), this.wait.take());
                 Ok(lease)
             }
             Err(rejected) => {
-                // SAFETY: the same.
-                unsafe { queue.hall().left(this.place()) };
+                left(queue.hall(), this.wait.take());
                 Err(rejected)
             }
         }
@@ -232,11 +212,26 @@ impl<P: Anchored> Acquire<P> {
     pub(crate) fn give_up(self: Pin<&mut Self>) {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        if mem::take(&mut this.linked)
-            && let Some(queue) = this.queue.as_deref()
+        if let Some(queue) = this.queue.as_deref()
+            && let Some(node) = this.wait.take()
         {
-            // SAFETY: it was put into a line of this queue, and its outcome has not been asked for.
-            unsafe { queue.hall().cancel(this.place()) };
+            // SAFETY: it may have been put into a line of this queue, and its outcome has not been asked for.
+            unsafe { queue.hall().cancel(node) };
+        }
+    }
+}
+
+/// What is done with a hall at last, whatever unwinds before.
+struct After<'h, H, W: FnOnce(&H)> {
+    hall: &'h H,
+    work: Option<W>,
+}
+
+impl<H, W: FnOnce(&H)> Drop for After<'_, H, W> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            work(self.hall);
         }
     }
 }
@@ -254,10 +249,10 @@ impl<P: Anchored> Future for Acquire<P> {
             return Poll::Ready(Ok(Lease::from_grant(queue, permits, receipt)));
         }
         if let Some((queue, grant)) = self.as_mut().claim() {
-            return Poll::Ready(self.conclude(queue, Ok(grant)));
+            return Poll::Ready(self.conclude(queue, Ok(grant), |_| {}));
         }
         match self.as_mut().poll_waiting(context) {
-            Poll::Ready((queue, outcome)) => Poll::Ready(self.conclude(queue, outcome)),
+            Poll::Ready((queue, outcome)) => Poll::Ready(self.conclude(queue, outcome, |_| {})),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -266,7 +261,7 @@ impl<P: Anchored> Future for Acquire<P> {
 impl<P: Anchored> Drop for Acquire<P> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.linked {
+        if self.wait.is_filled() {
             // SAFETY: it is not moved any more.
             unsafe { Pin::new_unchecked(self) }.give_up();
         }
@@ -275,6 +270,6 @@ impl<P: Anchored> Drop for Acquire<P> {
 
 impl<P: Anchored> fmt::Debug for Acquire<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("linked", &self.linked).finish_non_exhaustive()
+        f.debug_struct("Acquire").field("is_ready", &self.queue.is_none()).finish_non_exhaustive()
     }
 }

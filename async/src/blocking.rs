@@ -1,24 +1,28 @@
 //! Waits of threads, in the same line as those of tasks.
+#![allow(unsafe_code)]
 
 use core::cell::Cell;
+use core::hint;
 use core::pin::{Pin, pin};
+use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire as Acq, Relaxed, Release};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use core::{hint, mem};
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-use portcullis_core::{Clock, Lease, Limiter, Timestamp};
+use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::acquire::{Anchored, Queued};
-use crate::hall::{Caller, Hall, Next, Waits};
+use crate::crew::{Berth, Driver};
+use crate::hall::{Caller, Hall, Next, Place, Waits};
 use crate::hook::Hook;
 use crate::lock::RawLock;
 use crate::queue::Queue;
 use crate::source::Source;
+use crate::wakes::Wakes;
 use crate::{Acquire, Rejected};
 
 /// What a thread does that waits.
@@ -97,10 +101,19 @@ pub trait Blocks: Waits {
     /// The same, and nobody waits before.
     fn is_soon(&self, key: Self::Key) -> bool;
 
-    /// When something is due next; `None` if somebody else sees to that.
-    fn drive(&self, waker: &Waker) -> Option<Next>;
+    /// Grants what is due, and says when something is due next; `None` if another thread sees to that.
+    ///
+    /// # Safety
+    ///
+    /// The member stays where it is until `leave` has returned.
+    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> Option<Next>;
 
-    fn undrive(&self, waker: &Waker);
+    /// The thread leaves.
+    ///
+    /// # Safety
+    ///
+    /// It has driven this alone.
+    unsafe fn leave(&self, member: NonNull<Driver>);
 
     /// Grants what is due.
     fn advance(&self);
@@ -115,16 +128,21 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
     }
 
-    fn drive(&self, waker: &Waker) -> Option<Next> {
-        self.next(&Caller::Sleeper(waker)).map(|(next, _)| next)
+    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> Option<Next> {
+        let mut wakes = Wakes::new();
+        // SAFETY: as the caller says.
+        let look = unsafe { self.next(Caller::Sleeper(member, waker), &mut wakes) };
+        wakes.resume();
+        look.filter(|look| look.drives).map(|look| look.next)
     }
 
-    fn undrive(&self, waker: &Waker) {
-        self.undrive(Some(waker));
+    unsafe fn leave(&self, member: NonNull<Driver>) {
+        // SAFETY: as the caller says.
+        unsafe { self.leave(Place::Thread(member)) };
     }
 
     fn advance(&self) {
-        self.next(&Caller::Passer);
+        self.pass_by();
     }
 }
 
@@ -132,7 +150,8 @@ impl<P: Anchored> Acquire<P>
 where
     <P::Target as Queued>::Hall: Blocks,
 {
-    /// Waits in this thread. Needs no driver: while it waits, the thread sees to the queue's time itself, if nobody else does.
+    /// Waits in this thread. Needs no driver: while threads wait, one of them sees to the queue's time, also where the queue does so itself, or a task: their timer may be one that cannot run while this thread
+    /// sleeps.
     ///
     /// For permits that somebody has to release it looks for some microseconds before it queues; a thread in the queue sleeps.
     ///
@@ -165,25 +184,16 @@ where
         }
         with_sleeper(|sleeper, waker| {
             let deadline = self.deadline();
-            let mut wait = Blocked { wait: pin!(self.of_thread()), waker, drives: false };
+            let mut wait = Blocked { wait: pin!(self), member: pin!(Member::new()) };
             let mut context = Context::from_waker(waker);
             loop {
                 if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context) {
-                    let drives = mem::take(&mut wait.drives);
-                    if drives && outcome.is_err() {
-                        queue.hall().undrive(waker);
-                    }
-                    let outcome = wait.wait.as_mut().conclude(queue, outcome);
-                    if drives && let Ok(lease) = &outcome {
-                        lease.limiter().hall().undrive(waker);
-                    }
-                    return outcome;
+                    let member = wait.member.as_mut();
+                    return wait.wait.as_mut().conclude(queue, outcome, |hall| member.leave(hall));
                 }
                 let Some(queue) = wait.wait.queue() else { continue };
                 let hall = queue.hall();
-                let next = hall.drive(waker);
-                wait.drives |= next.is_some();
-                let next = match next {
+                let next = match wait.member.as_mut().drive(hall, waker) {
                     Some(Next::At(at)) => at.min(deadline),
                     _ => deadline,
                 };
@@ -200,7 +210,7 @@ where
                 if next > now {
                     sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
                 } else {
-                    // Its deadline, though somebody else drives.
+                    // Its deadline, though another one drives.
                     hall.advance();
                 }
             }
@@ -208,14 +218,37 @@ where
     }
 }
 
-/// A wait of a thread, which may drive. If something panics, it gives up first, so that it is not asked to drive on.
+/// A thread's place among those that see to the time.
+struct Member(Berth);
+
+impl Member {
+    const fn new() -> Self {
+        Self(Berth::new())
+    }
+
+    fn drive(self: Pin<&mut Self>, hall: &impl Blocks, waker: &Waker) -> Option<Next> {
+        // SAFETY: the member is not moved.
+        let member = unsafe { self.get_unchecked_mut() }.0.coming();
+        // SAFETY: it is pinned, and `Blocked` takes it out.
+        unsafe { hall.drive(member, waker) }
+    }
+
+    fn leave(self: Pin<&mut Self>, hall: &impl Blocks) {
+        // SAFETY: the member is not moved.
+        if let Some(member) = unsafe { self.get_unchecked_mut() }.0.leaving() {
+            // SAFETY: it has driven this hall alone.
+            unsafe { hall.leave(member) };
+        }
+    }
+}
+
+/// A wait of a thread, which leaves the queue's lines and then its drivers, whatever panics.
 struct Blocked<'w, P: Anchored>
 where
     <P::Target as Queued>::Hall: Blocks,
 {
     wait: Pin<&'w mut Acquire<P>>,
-    waker: &'w Waker,
-    drives: bool,
+    member: Pin<&'w mut Member>,
 }
 
 impl<P: Anchored> Drop for Blocked<'_, P>
@@ -223,16 +256,15 @@ where
     <P::Target as Queued>::Hall: Blocks,
 {
     fn drop(&mut self) {
-        if self.drives {
-            self.wait.as_mut().give_up();
-            if let Some(queue) = self.wait.queue() {
-                queue.hall().undrive(self.waker);
-            }
+        // Not there if it was ready: then it has left.
+        if let Some(queue) = self.wait.queue() {
+            self.member.as_mut().leave(queue.hall());
         }
+        self.wait.as_mut().give_up();
     }
 }
 
-impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see [`Acquire::block`].
     ///
     /// # Errors

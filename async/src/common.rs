@@ -33,10 +33,7 @@ macro_rules! common {
             /// How late a grant may be and still count as in time, up to 1 s. Default: 10 ms. So rates beyond what a timer can tell apart are granted in batches, without a
             /// loss; what a timer is later than that is lost, up to the burst. (What comes in while nobody waits is not kept beyond the burst either: a burst of 1 needs as
             /// many waits as come in between two wakes of the timer.) A queue that is served [newest first](crate::Order::NewestFirst) has none, since newcomers may have
-            /// taken in the meantime.
-            ///
-            /// **Staleness.** A limiter that others take from past this queue (behind a reference, in two queues say) is told times that are older by the slack: for its bound to hold, the clock may
-            /// go back by its staleness less the slack, not by all of it.
+            /// taken in the meantime; nor has one whose limiter is [shared](portcullis_core::QueueLimiter::SHARED), as behind a pointer: others may have taken from it at the present.
             ///
             /// ```
             /// # use core::time::Duration;
@@ -123,7 +120,7 @@ macro_rules! common {
             /// assert!(second.poll(&mut context).is_ready());
             /// ```
             pub fn advance(&self) -> $crate::Next {
-                self.hall.next(&$crate::hall::Caller::Passer).map_or($crate::Next::Idle, |(next, _)| next)
+                self.hall.pass_by()
             }
 
             /// Closes the queue: whoever waits, and whoever comes, is told [`Rejected::Closed`](crate::Rejected::Closed). Leases that are out stay what they are.

@@ -3,7 +3,9 @@
 
 use core::fmt;
 use core::future::Future;
+use core::mem;
 use core::pin::Pin;
+use core::ptr::NonNull;
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 #[cfg(feature = "std")]
 use std::sync::{Arc, Weak};
@@ -11,9 +13,12 @@ use std::sync::{Arc, Weak};
 use std::task::Wake;
 
 use crate::Timer;
-use crate::hall::{Caller, Hall, Next};
+use crate::crew::{Berth, Driver};
+use crate::hall::{Caller, Hall, Next, Place};
 use crate::lock::RawLock;
+use crate::panics::Panic;
 use crate::source::Source;
+use crate::wakes::Wakes;
 
 /// What can be driven: a queue.
 pub trait Driven {
@@ -21,50 +26,111 @@ pub trait Driven {
     fn tend(&self, waker: &Waker);
 
     /// The same for a task: whether it is over, because the queue is closed.
-    fn drive(&self, waker: &Waker) -> bool;
+    ///
+    /// # Safety
+    ///
+    /// The member stays where it is until `undrive` has returned.
+    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> bool;
 
     /// Has this waker called whenever the time of the next thing may have changed.
     fn attend(&self, waker: Waker);
 
-    fn undrive(&self);
+    /// A task leaves.
+    ///
+    /// # Safety
+    ///
+    /// It has driven this alone.
+    unsafe fn undrive(&self, member: NonNull<Driver>);
 }
 
 impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Driven for Hall<S, C, R, H, B> {
     fn tend(&self, waker: &Waker) {
-        while let Some((next, turn)) = self.next(&Caller::Attendant) {
-            if let Next::At(at) = next
-                && self.clock.wake_at(at, waker).is_ready()
-            {
-                continue;
-            }
-            // One who has asked later may have armed earlier.
-            if self.turns() == turn {
-                return;
-            }
-        }
+        // SAFETY: it is no member.
+        unsafe { self.see_to(Caller::Attendant, waker) };
     }
 
-    fn drive(&self, waker: &Waker) -> bool {
-        while let Some((next, turn)) = self.next(&Caller::Driver(waker)) {
-            match next {
-                Next::At(at) if self.clock.wake_at(at, waker).is_ready() => continue,
-                // Nobody is in a line any more.
-                Next::Idle | Next::OnRelease if self.is_closed() => return true,
-                _ => {}
-            }
-            if self.turns() == turn {
-                break;
-            }
-        }
-        false
+    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> bool {
+        // SAFETY: as the caller says.
+        unsafe { self.see_to(Caller::Driver(member, waker), waker) }
     }
 
     fn attend(&self, waker: Waker) {
         self.attend(waker);
     }
 
-    fn undrive(&self) {
-        self.undrive(None);
+    unsafe fn undrive(&self, member: NonNull<Driver>) {
+        // SAFETY: as the caller says.
+        unsafe { self.leave(Place::Timed(member)) };
+    }
+}
+
+impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
+    /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the queue is closed, and its lines are empty.
+    ///
+    /// # Safety
+    ///
+    /// As of `next`.
+    unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
+        let mut wakes = Wakes::new();
+        let mut panic = Panic::NONE;
+        let unarmed = Unarmed { hall: self, caller };
+        // A limiter, a clock or a timer that has panicked is asked once more.
+        // SAFETY: as the caller says.
+        let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut wakes) });
+        let is_over = arm().or_else(arm);
+        if is_over.is_some() {
+            mem::forget(unarmed);
+        } else {
+            drop(unarmed);
+        }
+        wakes.resume();
+        panic.resume();
+        is_over.unwrap_or(false)
+    }
+
+    /// # Safety
+    ///
+    /// As of `next`.
+    unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, wakes: &mut Wakes) -> bool {
+        let mut has_armed = false;
+        // SAFETY: as the caller says.
+        while let Some(look) = unsafe { self.next(caller, wakes) } {
+            match look.next {
+                Next::At(at) if look.drives => {
+                    has_armed = true;
+                    if self.clock.wake_at(at, waker).is_ready() {
+                        continue;
+                    }
+                }
+                // All waits are over.
+                Next::Idle | Next::OnRelease if self.is_closed() => return true,
+                _ => {}
+            }
+            if !look.drives {
+                if has_armed {
+                    // In place of the queue itself, which has come meanwhile.
+                    self.rearm(wakes);
+                }
+                break;
+            }
+            // One who has asked later may have armed earlier.
+            if self.turns() == look.turn {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// One who is in charge, and could not arm the timer: another one is told.
+struct Unarmed<'h, S: Source, C: Timer, R: RawLock, H, const B: usize> {
+    hall: &'h Hall<S, C, R, H, B>,
+    caller: Caller<'h>,
+}
+
+impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Drop for Unarmed<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        self.hall.disarm(self.caller);
     }
 }
 
@@ -77,6 +143,8 @@ pub trait Drivable {
 
 /// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the queue is closed.
 ///
+/// It has a place among the queue's drivers from its first poll until it is dropped, and so must be pinned.
+///
 /// ```
 /// # use portcullis_async::{Queue, ThreadTimer};
 /// # use portcullis_core::Concurrency;
@@ -87,28 +155,33 @@ pub trait Drivable {
 #[must_use = "a future does nothing until it is polled"]
 pub struct Drive<'q, Q: Drivable> {
     queue: &'q Q,
-    polled: bool,
+    berth: Berth,
 }
 
 impl<'q, Q: Drivable> Drive<'q, Q> {
     pub(crate) const fn new(queue: &'q Q) -> Self {
-        Self { queue, polled: false }
+        Self { queue, berth: Berth::new() }
     }
 }
 
 impl<Q: Drivable> Future for Drive<'_, Q> {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.polled = true;
-        if self.queue.driven().drive(context.waker()) { Poll::Ready(()) } else { Poll::Pending }
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the member is not moved.
+        let this = unsafe { self.get_unchecked_mut() };
+        let member = this.berth.coming();
+        // SAFETY: it is pinned, and `drop` takes it out.
+        let is_over = unsafe { this.queue.driven().drive(member, context.waker()) };
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl<Q: Drivable> Drop for Drive<'_, Q> {
     fn drop(&mut self) {
-        if self.polled {
-            self.queue.driven().undrive();
+        if let Some(member) = self.berth.leaving() {
+            // SAFETY: it has driven this alone.
+            unsafe { self.queue.driven().undrive(member) };
         }
     }
 }

@@ -16,11 +16,12 @@
 //! Invariants:
 //!
 //! - The gate is raised while anybody is in a line. Whoever enters raises it and then asks the limiter; whoever releases gives back and then looks at
-//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`Limiter::watch`]) spares the release that look.
+//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release that look.
 //! - No permit is free for a head while nobody is at the lines: whoever frees some marks, and tries the lock; who held it then looks at the marks after
 //!   it has let go. So nobody waits for the lock in order to release.
 //! - The permits of a wait are taken for it by whoever drains, and given back if it goes unclaimed.
-//! - What is next on the agenda is not before the time for which somebody is armed, if there is anybody who can be.
+//! - If anything is due ever, one of those who can see to the time is armed for it, or has been told: see [`Crew`].
+//! - Whoever leaves the lines looks at the marks, also when a limiter or a clock has panicked there.
 #![allow(unsafe_code)]
 
 mod admit;
@@ -33,21 +34,23 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem;
 use core::ptr::NonNull;
-use core::task::Waker;
 
 use portcullis_core::{Clock, Denied, Limiter, Receipt, Timestamp};
 
 pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
-pub(crate) use self::driver::Caller;
 pub use self::driver::Next;
+pub(crate) use self::driver::{Caller, Place};
+use self::waits::Taken;
 pub(crate) use self::waits::Waits;
 use crate::agenda::{Agenda, Due};
+use crate::crew::{Crew, Told};
 use crate::hook::Hook;
 use crate::list::{Bin, Node, State, Wish};
 use crate::lock::RawLock;
 use crate::marks::Marks;
 use crate::options::Options;
+use crate::panics::{quietly, unless_unwinding};
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
@@ -95,19 +98,21 @@ struct Inner<K, const B: usize> {
     /// The bits that the gate is to have: a bit for each bin in which somebody waits, and `DRAINED`.
     occupied: usize,
     closed: bool,
-    /// Whoever is to be told that the agenda begins earlier than it was told: the queue itself, and else a task or a thread.
-    attendant: Option<Waker>,
-    driver: Option<Waker>,
-    /// What they were told, or were about to ask.
-    armed: Timestamp,
-    /// Threads that could drive.
-    sleepers: u32,
+    /// Those who see to the agenda's time by the timer, and threads that do it for as long as they wait.
+    timed: Crew,
+    threads: Crew,
+    /// The time when the lines were gone through last.
+    now: Timestamp,
     random: u32,
 }
 
 /// The bins are told apart by the lower bits of the gate.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 const DRAINED: usize = 1 << (usize::BITS - 2);
+/// A mark beside those of the bins: one who was told that the time has changed could not come to the lines.
+const TIME: usize = 1 << (usize::BITS - 1);
+/// Another one: something may be due for one who has gone.
+const DUE: usize = 1 << (usize::BITS - 2);
 /// Most bins that there can be.
 pub(crate) const MAX_BINS: usize = if cfg!(loom) { 2 } else { usize::BITS as usize / 2 };
 
@@ -156,10 +161,9 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         },
         occupied: 0,
         closed: false,
-        attendant: None,
-        driver: None,
-        armed: Timestamp::MAX,
-        sleepers: 0,
+        timed: Crew::EMPTY,
+        threads: Crew::EMPTY,
+        now: Timestamp::ZERO,
         random: 1,
     };
 
@@ -203,6 +207,36 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
     fn due(&self) -> Timestamp {
         self.agenda.first().map_or(Timestamp::MAX, |(_, due)| due)
     }
+
+    /// Has the time seen to, if something is due before the instant for which one is armed.
+    fn tell(&mut self, wakes: &mut Wakes) {
+        let due = self.due();
+        if due == Timestamp::MAX {
+            return;
+        }
+        for told in [self.timed.tell(due, self.now), self.threads.tell(due, self.now)] {
+            match told {
+                Some(Told::Attendant(waker)) => wakes.tell_attendant(waker),
+                Some(Told::Driver(waker)) => wakes.tell_driver(waker),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Has the time seen to, also when a limiter or a clock has panicked.
+struct Tell<'h, S: Source, C, R, H, const B: usize> {
+    hall: &'h Hall<S, C, R, H, B>,
+    wakes: &'h mut Wakes,
+}
+
+impl<S: Source, C, R, H, const B: usize> Drop for Tell<'_, S, C, R, H, B> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: under the lock still, and nobody is at the lines any more.
+        let inner = unsafe { &mut *self.hall.inner.get() };
+        inner.tell(self.wakes);
+    }
 }
 
 /// Leaves the lines as the gate has it, also when a limiter or a clock has panicked.
@@ -223,12 +257,12 @@ impl<S: Source, C, R, H, const B: usize> Drop for Leave<'_, S, C, R, H, B> {
     }
 }
 
-/// Goes on with granting where a waker has panicked.
+/// Goes on with granting where a limiter, a clock or a waker has panicked: they are asked once more.
 struct GrantAll<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'h Hall<S, C, R, H, B>);
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S, C, R, H, B> {
     fn drop(&mut self) {
-        self.0.wake_and_grant(&mut Wakes::new());
+        quietly(|| self.0.wake_and_grant(&mut Wakes::new()));
     }
 }
 
@@ -253,27 +287,61 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     /// Works on the lines; afterwards wakes, and grants what was released meanwhile.
     fn with<T>(&self, work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::new();
-        let outcome = self.lock.lock(|| self.at_lines(&mut wakes, work));
-        self.wake_and_grant(&mut wakes);
+        let outcome = self.with_wakes(&mut wakes, work);
+        wakes.resume();
+        outcome
+    }
+
+    /// The same; a waker's panic is kept in `wakes`.
+    fn with_wakes<T>(
+        &self,
+        wakes: &mut Wakes,
+        work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T,
+    ) -> T {
+        let panicking = GrantAll(self);
+        let outcome = self.lock.lock(|| self.at_lines(wakes, work));
+        self.wake_and_grant(wakes);
+        mem::forget(panicking);
+        outcome
+    }
+
+    /// The same without waiting for the lines. `None` if they are held: then whoever has them has the time seen to.
+    fn with_wakes_or_mark<T>(
+        &self,
+        wakes: &mut Wakes,
+        work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T,
+    ) -> Option<T> {
+        let panicking = GrantAll(self);
+        let mut work = Some(work);
+        let mut attempt =
+            || self.lock.try_lock(|| work.take().map(|work| self.at_lines(wakes, work))).flatten();
+        let outcome = attempt().or_else(|| {
+            self.marks.leave(TIME);
+            // Either the one who has the lines sees the mark, or they can be had by now.
+            if self.marks.are_left::<R>() { attempt() } else { None }
+        });
+        if outcome.is_some() {
+            self.wake_and_grant(wakes);
+        }
+        mem::forget(panicking);
         outcome
     }
 
     /// Under the lock.
     fn at_lines<T>(&self, wakes: &mut Wakes, work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T) -> T {
         let _leave = Leave(self);
+        let tell = Tell { hall: self, wakes };
         // SAFETY: under the lock.
-        let inner = unsafe { &mut *self.inner.get() };
-        let outcome = work(inner, wakes);
-        Self::tell(inner, wakes);
-        outcome
+        work(unsafe { &mut *self.inner.get() }, tell.wakes)
     }
 
     /// Wakes, and grants as long as something is marked as free, and nobody else does.
     fn wake_and_grant(&self, wakes: &mut Wakes) {
         loop {
-            let panicking = GrantAll(self);
             wakes.wake();
-            mem::forget(panicking);
+            if wakes.has_lost_one() {
+                self.marks.leave(TIME);
+            }
             if !self.marks.are_left::<R>() || !self.try_grant(None, wakes) {
                 return;
             }
@@ -311,6 +379,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     where
         H: Hook,
     {
+        let panicking = GrantAll(self);
         let unreleased = Unreleased { hall: self, key, n };
         let handed = self.lock.try_lock(|| {
             let leave = Leave(self);
@@ -339,11 +408,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             Some((waker, others_are_free && next.is_some()))
         });
         let Some(handed) = handed else {
-            mem::forget(unreleased);
+            mem::forget((unreleased, panicking));
             return false;
         };
         let is_handed = handed.is_some();
-        let panicking = GrantAll(self);
         // What is handed to nobody is released by the caller: or here, if a waker panics before, and then granted.
         let unreleased = if is_handed {
             mem::forget(unreleased);
@@ -356,11 +424,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 self.marks.leave(Self::bit(key));
             }
             if let Some(waker) = waker {
-                waker.wake();
+                unless_unwinding(|| waker.wake());
             }
         }
         if self.marks.are_left::<R>() {
-            self.wake_and_grant(&mut Wakes::new());
+            self.grant_marked();
         }
         mem::forget(unreleased);
         mem::forget(panicking);
@@ -378,10 +446,23 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
         }
         let mut wakes = Wakes::new();
-        if !self.try_grant(Some(key), &mut wakes) {
-            self.marks.leave(bin);
-        }
-        self.wake_and_grant(&mut wakes);
+        unless_unwinding(|| {
+            let panicking = GrantAll(self);
+            if !self.try_grant(Some(key), &mut wakes) {
+                self.marks.leave(bin);
+            }
+            self.wake_and_grant(&mut wakes);
+            mem::forget(panicking);
+        });
+        wakes.resume();
+    }
+
+    /// Grants what is marked as free.
+    #[cold]
+    fn grant_marked(&self) {
+        let mut wakes = Wakes::new();
+        unless_unwinding(|| self.wake_and_grant(&mut wakes));
+        wakes.resume();
     }
 
     fn bit(key: S::Key) -> usize {
@@ -398,12 +479,25 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     pub(crate) fn close(&self) {
-        self.with(|inner, wakes| {
+        let mut wakes = Wakes::new();
+        self.with_wakes(&mut wakes, |inner, wakes| {
             inner.closed = true;
             self.gate.fetch_or(CLOSED, Relaxed);
             self.drain(inner, wakes, None);
-            wakes.push(inner.driver.take());
         });
+        // All drivers come to their end.
+        let tell_drivers = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
+            while !wakes.is_full() {
+                let waker = inner.timed.next_waker();
+                if waker.is_none() {
+                    return true;
+                }
+                wakes.push(waker);
+            }
+            false
+        };
+        while !self.with_wakes(&mut wakes, tell_drivers) {}
+        wakes.resume();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -437,6 +531,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let mut wakes = Wakes::new();
         let ahead = self.lock.try_lock(|| self.at_lines(&mut wakes, |inner, _| self.ahead(inner, key)));
         self.wake_and_grant(&mut wakes);
+        wakes.resume();
         ahead.unwrap_or(0)
     }
 
@@ -454,7 +549,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 free.then(|| self.source.at(key).take_at(now, n))
             })
         });
+        // To be given back if a waker panics before it is anybody's.
+        let taken = taken
+            .flatten()
+            .map(|taken| taken.map(|receipt| Taken { hall: self, key, grant: Some((n, receipt)), at: now }));
         self.wake_and_grant(&mut wakes);
-        taken.flatten()
+        wakes.resume();
+        taken.map(|taken| taken.map(|taken| taken.keep().1))
     }
 }

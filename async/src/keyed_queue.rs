@@ -4,7 +4,8 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp,
+    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, Plan, QueueKeys, Receipt, Retry,
+    Timestamp,
 };
 use stable_deref_trait::StableDeref;
 
@@ -48,7 +49,7 @@ use crate::source::{Each, Source};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct KeyedQueue<T: Keys, C, R = DefaultLock, H = ()> {
+pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
     pub(crate) hall: KeyedHall<T, C, R, H>,
 }
 
@@ -57,7 +58,7 @@ const WAITERS: u32 = 4_096;
 
 type KeyedHall<T, C, R, H> = Hall<Each<T>, C, R, H, MAX_BINS>;
 
-impl<T: Keys, C, R: RawLock> KeyedQueue<T, C, R> {
+impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked at the times of `clock`; [oldest first](Order::OldestFirst).
     ///
     /// ```
@@ -95,9 +96,9 @@ impl<T: Keys, C, R: RawLock> KeyedQueue<T, C, R> {
     }
 }
 
-common!(KeyedQueue<T: Keys>, Each<T>, MAX_BINS);
+common!(KeyedQueue<T: QueueKeys>, Each<T>, MAX_BINS);
 
-impl<T: Keys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
+impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// Waits for `n` permits of `key`; as [`Queue::acquire`](crate::Queue::acquire).
     ///
     /// # Errors
@@ -203,13 +204,13 @@ pub struct QueueKeyLimiter<P> {
 /// A pointer to a keyed queue, and its parts. Sealed.
 #[doc(hidden)]
 pub trait ToKeyedQueue: Deref<Target = KeyedQueue<Self::Table, Self::Clock, Self::Lock, Self::Hook>> {
-    type Table: Keys;
+    type Table: QueueKeys;
     type Clock: Clock;
     type Lock: RawLock;
     type Hook: Hook;
 }
 
-impl<P, T: Keys, C: Clock, R: RawLock, H: Hook> ToKeyedQueue for P
+impl<P, T: QueueKeys, C: Clock, R: RawLock, H: Hook> ToKeyedQueue for P
 where
     P: StableDeref + Deref<Target = KeyedQueue<T, C, R, H>>,
 {
@@ -342,7 +343,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     }
 }
 
-impl<T: Keys, C, R, H> fmt::Debug for KeyedQueue<T, C, R, H> {
+impl<T: QueueKeys, C, R, H> fmt::Debug for KeyedQueue<T, C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedQueue").field("options", &self.hall.options).finish_non_exhaustive()
     }

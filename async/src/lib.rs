@@ -31,6 +31,7 @@ mod agenda;
 #[cfg(all(feature = "std", not(loom)))]
 mod blocking;
 mod common;
+mod crew;
 mod drained;
 mod drive;
 mod hall;
@@ -40,6 +41,7 @@ mod list;
 mod lock;
 mod marks;
 mod options;
+mod panics;
 mod queue;
 mod rejected;
 mod source;

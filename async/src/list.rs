@@ -11,6 +11,7 @@
 //! [`Bin`] are a list. So all that happens to a line is done in a few steps, and only to find a key's head takes a walk over the heads of its bin.
 #![allow(unsafe_code)]
 
+use core::cell::UnsafeCell;
 use core::marker::PhantomPinned;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -62,8 +63,6 @@ pub struct Wish {
     pub(crate) max: u32,
     /// Until when; [`Timestamp::MAX`] if for ever.
     pub(crate) deadline: Timestamp,
-    /// Whether it is a thread's, which sleeps until the time that it was told.
-    pub(crate) sleeps: bool,
 }
 
 impl Wish {
@@ -137,22 +136,11 @@ impl<K> Node<K> {
         node
     }
 
-    /// The wish of a wait.
-    ///
-    /// # Safety
-    ///
-    /// A place that `place` has made, and that nobody else refers to.
-    #[inline(always)]
-    pub(crate) const unsafe fn wish(node: NonNull<Self>) -> Wish {
-        // SAFETY: as the caller says, it is there.
-        unsafe { (*node.as_ptr()).wish }
-    }
-
     /// Fills the rest of a place.
     ///
     /// # Safety
     ///
-    /// As of `wish`.
+    /// A place that `place` has made, and that nobody else refers to.
     #[inline(always)]
     pub(crate) unsafe fn fill(node: NonNull<Self>, key: K) {
         let node = node.as_ptr();
@@ -202,6 +190,55 @@ impl<K> Node<K> {
     pub(crate) unsafe fn rewake(node: NonNull<Self>, waker: Option<Waker>) -> Option<Waker> {
         // SAFETY: as the caller says.
         unsafe { core::mem::replace(&mut (*node.as_ptr()).waker, waker) }
+    }
+}
+
+/// The place of a wait in its future: of a node, once that has been to the lines.
+///
+/// Whether the node is in a line, it says itself, by its state; the place knows only whether there is a node to ask. It learns of that before the node goes to the lines, so that whatever unwinds
+/// there, whoever drops the future asks the node.
+pub(crate) struct Slot<K> {
+    /// Whether the node has been filled; else only its wish is there.
+    is_filled: bool,
+    node: UnsafeCell<MaybeUninit<Node<K>>>,
+}
+
+impl<K> Slot<K> {
+    #[inline(always)]
+    pub(crate) const fn new(wish: Wish) -> Self {
+        Self { is_filled: false, node: UnsafeCell::new(Node::place(wish)) }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_filled(&self) -> bool {
+        self.is_filled
+    }
+
+    /// The node, as far as it is there.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> NonNull<Node<K>> {
+        NonNull::from(&self.node).cast()
+    }
+
+    /// What it wishes; for one that is not in a line.
+    #[inline(always)]
+    pub(crate) const fn wish_mut(&mut self) -> &mut Wish {
+        // SAFETY: the wish is there, and the caller's alone.
+        unsafe { &mut (*self.node.get_mut().as_mut_ptr()).wish }
+    }
+
+    /// Fills the place, for a node that goes to the lines: until it has left them, the place is neither moved nor dropped.
+    pub(crate) fn fill(&mut self, key: K) -> NonNull<Node<K>> {
+        let node = self.node();
+        // SAFETY: the caller's alone, and what was there before has left the lines, and keeps nothing.
+        unsafe { Node::fill(node, key) };
+        self.is_filled = true;
+        node
+    }
+
+    /// The node, if there is one: it is to leave the lines, and is forgotten here.
+    pub(crate) fn take(&mut self) -> Option<NonNull<Node<K>>> {
+        core::mem::take(&mut self.is_filled).then(|| self.node())
     }
 }
 
@@ -260,12 +297,6 @@ impl<K: Copy + PartialEq> Bin<K> {
     pub(crate) fn last(head: NonNull<Node<K>>) -> NonNull<Node<K>> {
         // SAFETY: linked nodes are valid, and belong to whoever has the lines.
         unsafe { (*head.as_ptr()).before }.unwrap_or(head)
-    }
-
-    /// The next one of its line, unless that is the head.
-    pub(crate) fn next(node: NonNull<Node<K>>) -> Option<NonNull<Node<K>>> {
-        // SAFETY: linked nodes are valid, and belong to whoever has the lines.
-        unsafe { (*node.as_ptr()).after.filter(|next| !(*next.as_ptr()).is_head) }
     }
 
     /// Puts a node into the line of its key, of which `head` is the head.

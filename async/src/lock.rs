@@ -3,12 +3,12 @@
 
 #[cfg(feature = "critical-section")]
 use core::sync::atomic::AtomicBool;
-#[cfg(all(feature = "std", not(loom)))]
-use core::sync::atomic::AtomicU32;
 #[cfg(any(feature = "critical-section", all(feature = "std", not(loom))))]
 use core::sync::atomic::Ordering::Relaxed;
 #[cfg(all(feature = "std", not(loom)))]
 use core::sync::atomic::Ordering::SeqCst;
+#[cfg(all(feature = "std", not(loom)))]
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled and dropped.
 ///
@@ -83,6 +83,8 @@ pub unsafe trait RawLock {
 /// Not for interrupt or signal handlers that poll or drop waits: one that pre-empts the holder would wait for ever. (Releasing in one is
 /// allowed.)
 ///
+/// The queue asks its limiter and its clock under the lock. One that waits for the lock of the queue which asks it would wait for itself: that panics. (It may release permits.)
+///
 /// ```
 /// use portcullis_async::{RawLock, ThreadLock};
 /// let lock = ThreadLock::OPEN;
@@ -91,7 +93,11 @@ pub unsafe trait RawLock {
 /// ```
 #[cfg(all(feature = "std", not(loom)))]
 #[derive(Debug)]
-pub struct ThreadLock(AtomicU32);
+pub struct ThreadLock {
+    word: AtomicU32,
+    /// The thread that holds it, as far as that is of interest to itself; else 0.
+    holder: AtomicUsize,
+}
 
 /// Drepper's states, "Futexes are tricky" (2011).
 #[cfg(all(feature = "std", not(loom)))]
@@ -107,46 +113,64 @@ impl ThreadLock {
     /// Under the lock that has just been taken.
     #[inline]
     fn run<T>(&self, work: impl FnOnce() -> T) -> T {
-        struct Held<'l>(&'l AtomicU32);
+        struct Held<'l>(&'l ThreadLock);
 
         impl Drop for Held<'_> {
             #[inline]
             fn drop(&mut self) {
-                if self.0.swap(OPEN, SeqCst) == SLEPT_AT {
-                    atomic_wait::wake_one(core::ptr::from_ref(self.0));
+                self.0.holder.store(0, Relaxed);
+                if self.0.word.swap(OPEN, SeqCst) == SLEPT_AT {
+                    atomic_wait::wake_one(&raw const self.0.word);
                 }
             }
         }
 
-        let _held = Held(&self.0);
+        self.holder.store(this_thread(), Relaxed);
+        let _held = Held(self);
         work()
     }
 
     #[inline]
     fn is_taken(&self) -> bool {
-        self.0.compare_exchange(OPEN, HELD, SeqCst, SeqCst).is_ok()
+        self.word.compare_exchange(OPEN, HELD, SeqCst, SeqCst).is_ok()
     }
 
     #[cold]
     fn wait(&self) {
+        // A thread that holds it has written so itself, and erases it before it lets go.
+        assert!(
+            self.holder.load(Relaxed) != this_thread(),
+            "a limiter or a clock does not wait for the queue that asks it: it would wait for itself"
+        );
         // What is done under it is short.
         for _ in 0..100 {
             core::hint::spin_loop();
-            if self.0.load(Relaxed) == OPEN && self.is_taken() {
+            if self.word.load(Relaxed) == OPEN && self.is_taken() {
                 return;
             }
         }
-        while self.0.swap(SLEPT_AT, SeqCst) != OPEN {
-            atomic_wait::wait(&self.0, SLEPT_AT);
+        while self.word.swap(SLEPT_AT, SeqCst) != OPEN {
+            atomic_wait::wait(&self.word, SLEPT_AT);
         }
     }
+}
+
+/// A number of the thread's own, other than 0.
+#[cfg(all(feature = "std", not(loom)))]
+#[inline]
+fn this_thread() -> usize {
+    std::thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    // It has nothing to drop, and so is there as long as the thread is.
+    PLACE.with(|place| core::ptr::from_ref(place).addr())
 }
 
 // SAFETY: of those that change the word from `OPEN` one succeeds, until it is `OPEN` again, which is after `work`, also if that panics. All changes are sequentially
 // consistent.
 #[cfg(all(feature = "std", not(loom)))]
 unsafe impl RawLock for ThreadLock {
-    const OPEN: Self = Self(AtomicU32::new(OPEN));
+    const OPEN: Self = Self { word: AtomicU32::new(OPEN), holder: AtomicUsize::new(0) };
     const IS_SEQUENTIAL: bool = true;
 
     #[inline]

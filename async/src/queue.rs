@@ -3,7 +3,9 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
-use portcullis_core::{Clock, Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use portcullis_core::{
+    Clock, Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Retry, Timestamp,
+};
 
 use crate::acquire::Queued;
 use crate::common::common;
@@ -18,7 +20,7 @@ use crate::{Acquire, Drained};
 
 /// A limiter, and a queue of those who wait for its permits.
 ///
-/// It owns the limiter, so that nobody gets past the queue, and is itself a [`Limiter`]: its leases are ordinary ones, it can be wrapped,
+/// It owns the limiter, so that nobody gets past the queue ([`QueueLimiter`] says which limiters it can own, and a pointer to which), and is itself a [`Limiter`]: its leases are ordinary ones, it can be wrapped,
 /// and be one of several. [`acquire`](Self::acquire) waits: what is free is granted at once, and touches no list; else
 /// the request queues; and if the queue is full, it is refused at once, with a value. Dropping the future cancels.
 ///
@@ -57,7 +59,31 @@ use crate::{Acquire, Drained};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct Queue<L: Limiter, C, R = DefaultLock, H = ()> {
+///
+/// Of a part and the whole, each has a queue of its own, and a request waits in one after the other. One limit in two queues does not compile: what is released through one of them would wake nobody in the other.
+///
+/// ```compile_fail,E0277
+/// use portcullis_async::Queue;
+/// use portcullis_core::{AllOf, Concurrency, ManualClock};
+/// static ALL: Concurrency = Concurrency::new(9);
+/// static TENANT: Queue<AllOf<(Concurrency, &Concurrency)>, ManualClock> =
+///     Queue::new(AllOf::new((Concurrency::new(2), &ALL)), ManualClock::new(), 100);
+/// ```
+///
+/// ```
+/// use portcullis_async::Queue;
+/// use portcullis_core::{Concurrency, ManualClock};
+/// static ALL: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(9), ManualClock::new(), 100);
+/// static TENANT: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+/// futures_executor::block_on(async {
+///     let of_the_tenant = TENANT.acquire(1).await?;
+///     let of_all = ALL.acquire(1).await?;
+///     # drop((of_the_tenant, of_all));
+///     Ok::<(), portcullis_async::Rejected>(())
+/// })?;
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
     pub(crate) hall: Hall<One<L>, C, R, H, 1>,
 }
 
@@ -68,7 +94,7 @@ pub type DefaultLock = ThreadLock;
 #[cfg(not(all(feature = "std", not(loom))))]
 pub type DefaultLock = ();
 
-impl<L: Limiter, C, R: RawLock> Queue<L, C, R> {
+impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
     /// A queue of up to `max_permits` permits (0: nobody waits) around `limiter`, asked at the times of `clock`; [oldest first](Order::OldestFirst).
     ///
     /// ```
@@ -101,7 +127,7 @@ impl<L: Limiter, C, R: RawLock> Queue<L, C, R> {
     }
 }
 
-impl<L: Limiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// As [`new`](Queue::new), with a [hook](Queue::with_hook), for a static.
     ///
     /// ```
@@ -116,9 +142,9 @@ impl<L: Limiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 }
 
-common!(Queue<L: Limiter>, One<L>, 1);
+common!(Queue<L: QueueLimiter>, One<L>, 1);
 
-impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits now, if nobody waits before it.
     ///
     /// # Errors
@@ -225,7 +251,7 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         ManuallyDrop::into_inner(lease).forget();
     }
 
-    /// Waits until every lease has come back, of those that are [held](Limiter::held) until they are released: at once of a limiter that gets its permits back by time. For a graceful end,
+    /// Waits until every lease has come back, of those that are [held](QueueLimiter::held) until they are released: at once of a limiter that gets its permits back by time. For a graceful end,
     /// after [`close`](Self::close); on its own it only says that there was such a moment.
     ///
     /// ```
@@ -286,7 +312,7 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the hall is the queue's own.
-unsafe impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
+unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
     type Hall = Hall<One<L>, C, R, H, 1>;
 
     #[inline]
@@ -298,7 +324,7 @@ unsafe impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R,
     fn key(&self) {}
 }
 
-impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
     fn id(&self) -> Option<LimiterId> {
         LimiterId::of(self)
     }
@@ -327,10 +353,6 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
     #[inline]
     fn release(&self, n: u32) {
         self.hall.release((), n);
-    }
-
-    fn held(&self) -> u64 {
-        self.hall.source.0.held()
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -364,7 +386,16 @@ impl<L: Limiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
     }
 }
 
-impl<L: Limiter + fmt::Debug, C, R, H> fmt::Debug for Queue<L, C, R, H> {
+/// A queue that is owned by another one, in which it is only taken from.
+impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
+    const SHARED: bool = L::SHARED;
+
+    fn held(&self) -> u64 {
+        self.hall.source.0.held()
+    }
+}
+
+impl<L: QueueLimiter + fmt::Debug, C, R, H> fmt::Debug for Queue<L, C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut queue = f.debug_struct("Queue");
         queue

@@ -24,6 +24,13 @@ pub enum Rejected {
         /// When to come back.
         retry: Retry,
     },
+    /// The limiter refuses the request, whatever it has ([`Denied::Refused`](portcullis_core::Denied::Refused)), and the queue has no room for it to wait until that changes.
+    Refused {
+        /// The permits that were asked for.
+        permits: u32,
+        /// When to come back.
+        retry: Retry,
+    },
     /// It has made room for a newer one, in a queue that is newest first.
     Evicted {
         /// The permits that were asked for.
@@ -66,9 +73,10 @@ impl Rejected {
     /// ```
     pub const fn retry(self) -> Retry {
         match self {
-            Self::QueueFull { retry, .. } | Self::Evicted { retry, .. } | Self::Deadline { retry, .. } => {
-                retry
-            }
+            Self::QueueFull { retry, .. }
+            | Self::Refused { retry, .. }
+            | Self::Evicted { retry, .. }
+            | Self::Deadline { retry, .. } => retry,
             Self::ExceedsCapacity { .. } | Self::Closed { .. } => Retry::Never,
         }
     }
@@ -82,6 +90,7 @@ impl Rejected {
     pub const fn permits(self) -> u32 {
         match self {
             Self::QueueFull { permits, .. }
+            | Self::Refused { permits, .. }
             | Self::Evicted { permits, .. }
             | Self::ExceedsCapacity { permits, .. }
             | Self::Deadline { permits, .. }
@@ -94,6 +103,9 @@ impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QueueFull { permits, .. } => write!(f, "queue full: {permits} permits asked for"),
+            Self::Refused { permits, .. } => {
+                write!(f, "refused by the limiter, and the queue is full: {permits} permits asked for")
+            }
             Self::Evicted { permits, .. } => {
                 write!(f, "evicted by a newer request: {permits} permits asked for")
             }

@@ -1,7 +1,6 @@
 use core::fmt;
 
-use portcullis_core::Limiter;
-use portcullis_core::{Address, Key, Keys};
+use portcullis_core::{Address, Key, Limiter, QueueKeys, QueueLimiter};
 
 /// Where a hall has its limiters from.
 pub trait Source {
@@ -11,6 +10,9 @@ pub trait Source {
     where
         Self: 's;
 
+    /// Whether others may take from the limiters past the hall.
+    const SHARED: bool;
+
     fn at(&self, key: Self::Key) -> Self::At<'_>;
 
     /// Which one of `bins` bins a key belongs to.
@@ -19,7 +21,7 @@ pub trait Source {
     /// Whether anybody waits.
     fn watch(&self, waits: bool);
 
-    /// As the limiter's own methods: a pointer to it does not pass these on.
+    /// As the limiter's own methods.
     fn release_watched(&self, key: Self::Key, n: u32) -> Option<bool>;
     fn pass_on(&self, key: Self::Key, n: u32) -> Option<bool>;
 
@@ -31,12 +33,14 @@ pub trait Source {
 #[derive(Debug)]
 pub struct One<L>(pub(crate) L);
 
-impl<L: Limiter> Source for One<L> {
+impl<L: QueueLimiter> Source for One<L> {
     type Key = ();
     type At<'s>
         = &'s L
     where
         L: 's;
+
+    const SHARED: bool = L::SHARED;
 
     #[inline]
     fn at(&self, (): ()) -> &L {
@@ -71,12 +75,14 @@ impl<L: Limiter> Source for One<L> {
 #[derive(Debug)]
 pub struct Each<T>(pub(crate) T);
 
-impl<T: Keys> Source for Each<T> {
+impl<T: QueueKeys> Source for Each<T> {
     type Key = Address;
     type At<'s>
         = Key<'s, T>
     where
         T: 's;
+
+    const SHARED: bool = T::SHARED;
 
     #[inline]
     fn at(&self, key: Address) -> Key<'_, T> {
@@ -92,11 +98,12 @@ impl<T: Keys> Source for Each<T> {
     fn watch(&self, _: bool) {}
 
     fn release_watched(&self, key: Address, n: u32) -> Option<bool> {
-        self.at(key).release_watched(n)
+        self.at(key).release(n);
+        None
     }
 
-    fn pass_on(&self, key: Address, n: u32) -> Option<bool> {
-        self.at(key).pass_on(n)
+    fn pass_on(&self, _: Address, _: u32) -> Option<bool> {
+        None
     }
 
     fn held(&self) -> u64 {

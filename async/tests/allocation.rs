@@ -13,7 +13,7 @@ use allocations::allocations;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
 use portcullis_core::{
     AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, LimiterExt, Line, ManualClock, MonotonicClock,
-    Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// A timer that never wakes.
@@ -98,7 +98,7 @@ fn many_waits_granted_at_once_do_not_allocate() {
     assert_eq!(count, 0);
 }
 
-fn waits_for_time(limiter: impl Limiter) {
+fn waits_for_time(limiter: impl QueueLimiter) {
     let count = allocations(|| {
         let queue: Queue<_, _> = Queue::new(limiter, Still::default(), 9);
         let mut driver = pin!(queue.drive());

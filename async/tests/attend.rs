@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Concurrency, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, Timestamp,
+    AdjustableBucket, Carry, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
     TokenBucket,
 };
 use support::{Hand, SECOND, START, Shared, Task, available, now, permits, queue};
@@ -21,13 +21,13 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// A queue that is attended, shared or for ever: what holds of one holds of the other.
-fn shared<L: Limiter + Send + Sync + 'static>(limiter: L) -> Shared<L> {
+fn shared<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> Shared<L> {
     let queue = Arc::new(queue(limiter, 99));
     queue.attend_shared();
     queue
 }
 
-fn for_ever<L: Limiter + Send + Sync + 'static>(limiter: L) -> &'static support::Manual<L> {
+fn for_ever<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> &'static support::Manual<L> {
     let queue: &'static _ = Box::leak(Box::new(queue(limiter, 99)));
     queue.attend();
     queue

@@ -9,11 +9,12 @@ use std::thread;
 
 use portcullis_async::{Acquire, Queue, Rejected};
 use portcullis_core::{
-    Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, Rate, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, QueueLimiter, Rate, Retry, Timestamp,
+    TokenBucket,
 };
 use support::{SECOND, START, Task, now, permits};
 
-fn waiters<L: Limiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
+fn waiters<L: QueueLimiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
     while queue.counts().waiters < n {
         thread::yield_now();
     }
@@ -168,7 +169,7 @@ mod by_turns {
         deadline: Timestamp,
     ) -> Thread<Result<u32, Rejected>>
     where
-        L: Limiter + Send + Sync + 'static,
+        L: QueueLimiter + Send + Sync + 'static,
         H: Hook + Send + Sync + 'static,
     {
         let before = queue.counts().waiters;

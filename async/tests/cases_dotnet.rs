@@ -13,8 +13,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Keys, Lease, Limiter, LimiterExt,
-    Line, ManualClock, Rate, Receipt, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line,
+    ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Task, now};
 
@@ -475,13 +475,13 @@ mod chained_limiter_tests {
     /// Grants as its limiter does, and counts how often it was asked.
     struct Track<L>(L, Cell<u32>);
 
-    impl<L: Limiter> Track<L> {
+    impl<L: QueueLimiter> Track<L> {
         fn new(limiter: L) -> Self {
             Self(limiter, Cell::new(0))
         }
     }
 
-    impl<L: Limiter> Limiter for Track<L> {
+    impl<L: QueueLimiter> Limiter for Track<L> {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.1.set(self.1.get() + 1);
             self.0.take_at(now, n)
@@ -508,10 +508,12 @@ mod chained_limiter_tests {
         }
     }
 
+    impl<L: QueueLimiter> QueueLimiter for Track<L> {}
+
     /// Two limits as one limiter: both or none.
     struct Both<A, B>(A, B);
 
-    impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
+    impl<A: QueueLimiter, B: QueueLimiter> Limiter for Both<A, B> {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             let mut first = self.0.take_at(now, n)?;
             self.1.take_at(now, n).inspect_err(|_| _ = self.0.refund_at(now, n, &mut first))?;
@@ -537,40 +539,45 @@ mod chained_limiter_tests {
         }
     }
 
+    impl<A: QueueLimiter, B: QueueLimiter> QueueLimiter for Both<A, B> {}
+
     /// .NET `AcquireAsyncWorksWithSingleLimiter`, and `AcquireAsyncWorksWithMultipleLimiters`.
     #[test]
     fn acquire_async_works_with_multiple_limiters() {
-        let (first, second) = (Track::new(Concurrency::new(9)), Track::new(Concurrency::new(9)));
-        let queue: Manual<_> = Queue::new(Both(&first, &second), ManualClock::new(), 9);
+        let both = Both(Track::new(Concurrency::new(9)), Track::new(Concurrency::new(9)));
+        let queue: Manual<_> = Queue::new(both, ManualClock::new(), 9);
         assert_eq!(now(queue.acquire(1)).unwrap().permits(), 1);
-        assert_eq!((first.1.get(), second.1.get()), (1, 1));
+        assert_eq!(queue.change(|Both(first, second)| (first.1.get(), second.1.get())), (1, 1));
     }
 
     /// .NET `AcquireAsyncLeaseCorrectlyDisposesWithMultipleLimiters`, and `AcquireAsyncForwardsCorrectPermitCount`.
     #[test]
     fn acquire_async_lease_correctly_disposes_with_multiple_limiters() {
-        let (five, three) = (Concurrency::new(5), Concurrency::new(3));
-        let queue: Manual<_> = Queue::new(Both(&five, &three), ManualClock::new(), 9);
+        let both = Both(Concurrency::new(5), Concurrency::new(3));
+        let queue: Manual<_> = Queue::new(both, ManualClock::new(), 9);
+        let free = || queue.change(|Both(five, three)| (five.available(), three.available()));
         let held = now(queue.acquire(3)).unwrap();
-        assert_eq!((five.available(), three.available()), (2, 0));
+        assert_eq!(free(), (2, 0));
         let wait = Task::waiting(queue.acquire(2));
-        assert_eq!((five.available(), three.available()), (2, 0), "who waits holds of neither");
+        assert_eq!(free(), (2, 0), "who waits holds of neither");
         drop(held);
         let lease = wait.outcome().unwrap();
-        assert_eq!((five.available(), three.available()), (3, 1));
+        assert_eq!(free(), (3, 1));
         drop(lease);
-        assert_eq!((five.available(), three.available()), (5, 3));
+        assert_eq!(free(), (5, 3));
     }
 
     /// .NET `AcquireAsyncFailsWhenOneLimiterDoesNotHaveEnoughResources`, and `AcquireAsyncFailsAndReleasesAcquiredResources`.
     #[test]
     fn acquire_async_fails_and_releases_acquired_resources() {
-        let (first, second) = (Track::new(Concurrency::new(1)), Concurrency::new(1));
-        let queue: Manual<_> = Queue::new(Both(&first, &second), ManualClock::new(), 0);
-        let _exhausted = second.try_acquire(1).unwrap();
+        let second = Concurrency::new(1);
+        second.try_acquire(1).unwrap().forget();
+        let both = Both(Track::new(Concurrency::new(1)), second);
+        let queue: Manual<_> = Queue::new(both, ManualClock::new(), 0);
         assert!(now(queue.acquire(1)).is_err());
-        assert!(first.1.get() >= 1);
-        assert_eq!(first.0.available(), 1);
+        let (asked, free) = queue.change(|Both(first, _)| (first.1.get(), first.0.available()));
+        assert!(asked >= 1);
+        assert_eq!(free, 1);
     }
 
     /// .NET `AcquireAsyncThrowsAndReleasesAcquiredResources`: the second of two waits in turn is of a closed queue.
@@ -590,12 +597,13 @@ mod chained_limiter_tests {
     /// .NET `DisposeMakesMethodsThrow`.
     #[test]
     fn dispose_makes_methods_throw() {
-        let (first, second) = (Concurrency::new(1), Concurrency::new(1));
-        let queue: Manual<_> = Queue::new(Both(&first, &second), ManualClock::new(), 9);
+        let both = Both(Concurrency::new(1), Concurrency::new(1));
+        let queue: Manual<_> = Queue::new(both, ManualClock::new(), 9);
         queue.close();
         assert!(try_acquire(&queue, 1).is_none());
         assert_eq!(now(queue.acquire(1)).unwrap_err(), Rejected::Closed { permits: 1 });
-        assert!(first.try_acquire(1).is_ok(), "what it is made of is not closed with it");
+        let is_open = queue.change(|Both(first, _)| first.try_acquire(1).is_ok());
+        assert!(is_open, "what it is made of is not closed with it");
     }
 }
 
@@ -618,7 +626,7 @@ mod partitioned_rate_limiter_tests {
 
     fn held<T>(queue: &KeyedQueue<T, Hand>, statistics: impl FnOnce(&T) -> usize) -> usize
     where
-        T: Keys,
+        T: QueueKeys,
     {
         queue.change(statistics)
     }
@@ -1049,14 +1057,14 @@ mod not_tested_there {
     /// are the waits that were refused and evicted, and the tries that were denied, which who tries knows.
     #[test]
     fn a_limiter_that_counts_knows_of_all_that_were_granted() {
-        let counted = Counted::new(Concurrency::new(100));
-        let queue: Manual<_> = Queue::new(&counted, ManualClock::new(), 50);
+        let queue: Manual<_> = Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
+        let counted = || queue.change(|counted| counted.counts());
         let held = try_acquire(&queue, 60).unwrap();
         let wait = Task::waiting(queue.acquire(50));
         assert!(now(queue.acquire(1)).is_err());
-        assert_eq!((counted.counts().granted, queue.counts().refused), (1, 1));
+        assert_eq!((counted().granted, queue.counts().refused), (1, 1));
         drop(held);
-        assert_eq!((counted.counts().granted, queue.counts().granted), (2, 1));
+        assert_eq!((counted().granted, queue.counts().granted), (2, 1));
         drop(wait);
     }
 
@@ -1083,7 +1091,7 @@ fn around(edge: Duration) -> [Timestamp; 2] {
 }
 
 /// Once all are taken, a timer that is early finds nothing.
-fn grants_at_the_edge_alone(limiter: impl Limiter, early: Timestamp, edge: Timestamp) {
+fn grants_at_the_edge_alone(limiter: impl QueueLimiter, early: Timestamp, edge: Timestamp) {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
     drop(now(queue.acquire(10)).unwrap());
     let mut wait = Task::waiting(queue.acquire(1));
@@ -1100,7 +1108,7 @@ fn stepwise(limit: u32, tokens: u32, period: Duration) -> TokenBucket {
 
 /// A limiter as .NET's suite sets it up.
 trait Suite {
-    type Limiter: Limiter;
+    type Limiter: QueueLimiter;
     /// The time between two replenishments; `None` if permits come back when the lease is dropped.
     const PERIOD: Option<Duration>;
     /// .NET's largest number, or the largest limit where that is smaller.
@@ -1186,12 +1194,12 @@ fn queue<S: Suite>(limit: u32, queue_limit: u64, order: Order) -> Manual<S::Limi
         .with_slack(Duration::ZERO)
 }
 
-fn available<L: Limiter>(queue: &Manual<L>) -> u64 {
+fn available<L: QueueLimiter>(queue: &Manual<L>) -> u64 {
     use portcullis_core::Clock;
     queue.available_at(queue.clock().now())
 }
 
-fn try_acquire<L: Limiter>(queue: &Manual<L>, n: u32) -> Option<Lease<&Manual<L>>> {
+fn try_acquire<L: QueueLimiter>(queue: &Manual<L>, n: u32) -> Option<Lease<&Manual<L>>> {
     use portcullis_core::Clock;
     queue.try_acquire_at(queue.clock().now(), n).ok()
 }
@@ -1208,7 +1216,7 @@ where
 }
 
 /// So many replenishments, one by one.
-fn replenish<S: Suite>(queue: &Manual<impl Limiter>, times: u32) {
+fn replenish<S: Suite>(queue: &Manual<impl QueueLimiter>, times: u32) {
     for period in S::PERIOD.into_iter().cycle().take(times as usize) {
         queue.clock().advance(period);
         queue.advance();
@@ -1216,18 +1224,18 @@ fn replenish<S: Suite>(queue: &Manual<impl Limiter>, times: u32) {
 }
 
 /// All that the lease held is back: by its drop, or by time.
-fn give_back<S: Suite, L: Limiter>(queue: &Manual<L>, held: Lease<&Manual<L>>) {
+fn give_back<S: Suite, L: QueueLimiter>(queue: &Manual<L>, held: Lease<&Manual<L>>) {
     drop(held);
     replenish::<S>(queue, S::PERIODS);
 }
 
 /// Once all are taken, a wait for one is over at an instant that the queue tells.
-fn completes_by_itself(limiter: impl Limiter, at: Timestamp) {
+fn completes_by_itself(limiter: impl QueueLimiter, at: Timestamp) {
     assert_eq!(told(limiter, 2, &[1]), [at]);
 }
 
 /// With `taken` taken, the instants that the queue tells until all who wait are granted, each at such an instant.
-fn told(limiter: impl Limiter, taken: u32, waits: &[u32]) -> Vec<Timestamp> {
+fn told(limiter: impl QueueLimiter, taken: u32, waits: &[u32]) -> Vec<Timestamp> {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
     drop(now(queue.acquire(taken)).unwrap());
     let mut told = Vec::new();
@@ -1241,7 +1249,7 @@ fn told(limiter: impl Limiter, taken: u32, waits: &[u32]) -> Vec<Timestamp> {
 }
 
 /// With `taken` taken and `waits` waiting, when one is told to come back who finds the queue full.
-fn told_the_refused(limiter: impl Limiter, taken: u32, waits: &[u32], n: u32) -> Timestamp {
+fn told_the_refused(limiter: impl QueueLimiter, taken: u32, waits: &[u32], n: u32) -> Timestamp {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), waits.iter().map(|&n| u64::from(n)).sum());
     drop(now(queue.acquire(taken)).unwrap());
     let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(queue.acquire(n))).collect();

@@ -12,8 +12,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, Next, Queue, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Lease, Limiter, LimiterExt, ManualClock, Rate,
-    Retry, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Lease, LimiterExt, ManualClock, QueueLimiter,
+    Rate, Retry, Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, Task, available, now, permits, queue};
 
@@ -41,7 +41,7 @@ mod x_time_rate {
     }
 
     /// What came of a wait, and how long it took.
-    fn wait<L: Limiter>(queue: &Manual<L>, n: u32) -> (Result<u32, Rejected>, Duration) {
+    fn wait<L: QueueLimiter>(queue: &Manual<L>, n: u32) -> (Result<u32, Rejected>, Duration) {
         let since = queue.clock().now();
         let mut task = Task::new(queue.acquire(n));
         loop {

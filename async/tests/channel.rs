@@ -22,7 +22,8 @@ use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, PerItem, Queue, QueueKey, Refused, Rejected, ThreadTimer,
 };
 use portcullis_core::{
-    Concurrency, Denied, Keyed, Limiter, Line, ManualClock, Rate, Retry, Seed, Timestamp, TokenBucket,
+    Concurrency, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate, Retry, Seed, Timestamp,
+    TokenBucket,
 };
 use support::{Hand, Manual, START, Task, available, now, queue, waker};
 
@@ -51,7 +52,7 @@ type Weigh = fn(&u32) -> u32;
 type Numbers<'q, L> = (Sender<u32, &'q Manual<L>, Weigh>, Receiver<u32, &'q Manual<L>>);
 
 /// Each number weighs as much as it says.
-fn numbers<L: Limiter>(queue: &Manual<L>, capacity: u32) -> Numbers<'_, L> {
+fn numbers<L: QueueLimiter>(queue: &Manual<L>, capacity: u32) -> Numbers<'_, L> {
     channel(queue, places(capacity), |n| *n)
 }
 

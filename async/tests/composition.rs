@@ -5,11 +5,12 @@ mod support;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portcullis_async::Next;
+use portcullis_async::{Next, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Receipt, Retry, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, QueueLimiter, Rate, Receipt, Replenishing, Retry,
+    Timestamp, TokenBucket,
 };
-use support::{SECOND, START, Task, available, now, permits, queue};
+use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
 /// Says no while a switch is off; nobody knows how long.
 #[derive(Default)]
@@ -36,6 +37,8 @@ impl Limiter for Switch {
     }
 }
 
+impl QueueLimiter for Switch {}
+
 #[test]
 fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
     let queue = queue(Switch::default(), 99);
@@ -47,6 +50,21 @@ fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
     queue.change(|switch| switch.on.store(true, Ordering::Relaxed));
     assert_eq!((permits(one.outcome()), permits(other.outcome())), (Ok(1), Ok(7)));
     assert_eq!(queue.advance(), Next::Idle);
+}
+
+#[test]
+fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
+    let refused = |permits| Rejected::Refused { permits, retry: Retry::After(SECOND) };
+    let queue = queue(Switch::default(), 0);
+    assert_eq!(permits(now(queue.acquire(3))), Err(refused(3)));
+    let full = newest_first(Switch::default(), 1);
+    assert_eq!(permits(now(full.acquire(2))), Err(refused(2)));
+    // Behind another one it is the queue that has no room.
+    let behind = support::queue(Switch::default(), 1);
+    let _head = Task::waiting(behind.acquire(1));
+    let no_room = Rejected::QueueFull { permits: 1, retry: Retry::After(SECOND) };
+    assert_eq!(permits(now(behind.acquire(1))), Err(no_room));
+    assert_eq!(refused(1).to_string(), "refused by the limiter, and the queue is full: 1 permits asked for");
 }
 
 #[test]
@@ -82,6 +100,8 @@ impl Limiter for Both {
     }
 }
 
+impl QueueLimiter for Both {}
+
 impl Both {
     fn release_or_now(&self, denied: Denied) -> Retry {
         if denied.permits() <= self.0.available() { Retry::At(START) } else { Retry::OnRelease }
@@ -115,14 +135,29 @@ fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
 }
 
 #[test]
-fn any_limiter_behind_a_pointer_can_be_waited_for() {
-    let limit: Arc<dyn Limiter + Send + Sync> = Arc::new(Concurrency::new(1));
-    let queue = queue(Arc::clone(&limit), 9);
+fn a_limiter_behind_a_pointer_can_be_waited_for_in_several_queues() {
+    let limit: Arc<dyn Replenishing + Send + Sync> = Arc::new(TokenBucket::new(Rate::per_second(1), 1));
+    let queues = [(); 2].map(|()| queue(Arc::clone(&limit), 9));
+    let _held = now(queues[0].acquire(1)).unwrap();
+    let waits = queues.each_ref().map(|queue| Task::waiting(queue.acquire(1)));
+    for (queue, granted) in [(&queues[1], [0, 1]), (&queues[0], [0, 1]), (&queues[1], [0, 1])] {
+        queue.clock().set(Timestamp::from_secs(1));
+        let _ = queue.advance();
+        assert_eq!(waits.each_ref().map(Task::wakes), granted);
+    }
+    queues[0].clock().set(Timestamp::from_secs(2));
+    let _ = queues[0].advance();
+    assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1), Ok(1)]);
+}
+
+#[test]
+fn a_limiter_of_ones_own_in_a_box_can_be_waited_for() {
+    let queue = queue(Box::new(Concurrency::new(1)), 9);
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     drop(held);
     assert_eq!(permits(wait.outcome()), Ok(1));
-    assert_eq!(limit.available_at(START), 1);
+    assert_eq!(queue.available(), 1);
 }
 
 #[test]

@@ -4,7 +4,8 @@ mod support;
 
 use portcullis_async::{Acquire, Next, Order, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket,
+    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, QueueLimiter, Rate, Retry, Timestamp,
+    TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
 
@@ -35,7 +36,7 @@ fn late(permits: u32, retry: Retry) -> Result<u32, Rejected> {
 }
 
 /// Moves the time on, and has the queue look.
-fn advance<L: Limiter>(queue: &Manual<L>, to: Timestamp) -> Next {
+fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) -> Next {
     queue.clock().set(to);
     queue.advance()
 }

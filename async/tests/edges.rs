@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate, Receipt, Retry,
-    Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter, Rate,
+    Receipt, Retry, Timestamp, TokenBucket,
 };
 use support::{Task, Watched, now, waker};
 
 type Plain<L> = Queue<L, ManualClock>;
-fn queue<L: Limiter>(limiter: L, permits: u64) -> Plain<L> {
+fn queue<L: QueueLimiter>(limiter: L, permits: u64) -> Plain<L> {
     Queue::new(limiter, ManualClock::new(), permits)
 }
 
@@ -98,6 +98,8 @@ impl Limiter for Plainest {
         Limiter::retry(&self.0, denied)
     }
 }
+
+impl QueueLimiter for Plainest {}
 
 /// By its contract a limiter may have released all, and return 0.
 #[test]
@@ -204,6 +206,8 @@ fn metadata_of_the_limiter_within_are_offered() {
             offers.offer(LANE, || 7);
         }
     }
+
+    impl QueueLimiter for Named {}
     let queue = queue(Named, 9);
     assert_eq!(LANE.of_granted(&queue, Timestamp::ZERO), Some(7));
 }
@@ -226,6 +230,8 @@ fn a_limiter_that_panicked_once_leaves_no_gate_behind() {
             Limiter::retry(&self.0, denied)
         }
     }
+
+    impl QueueLimiter for Once {}
     let queue = queue(Once(Concurrency::new(2), AtomicU32::new(0)), 9);
     let _held = now(queue.acquire(1)).unwrap();
     // Denied by the first look (the second call), the second look panics.
@@ -281,6 +287,8 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
             Limiter::retry(&self.0, denied)
         }
     }
+
+    impl QueueLimiter for Late {}
     let armed = Arc::new(AtomicBool::new(false));
     let limit = Late(Concurrency::new(3), Arc::clone(&armed));
     let queue: Queue<_, _, Watched> = Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
@@ -324,6 +332,8 @@ fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
             Limiter::retry(&self.0, denied)
         }
     }
+
+    impl QueueLimiter for Uses {}
     let armed = Arc::new(AtomicBool::new(false));
     let limit = Uses(Concurrency::new(2), Arc::clone(&armed), std::sync::OnceLock::new());
     let queue: &'static Again = Box::leak(Box::new(Queue::new(limit, ManualClock::new(), 9)));

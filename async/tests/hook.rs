@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_async::{Hook, Order, Outcome, Queue, Rejected, Waited};
-use portcullis_core::{Concurrency, Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucket};
+use portcullis_core::{Concurrency, Keyed, Line, QueueLimiter, Rate, Seed, Timestamp, TokenBucket};
 use support::{Hand, Task, now, permits};
 
 /// Keeps what it is told.
@@ -43,11 +43,11 @@ impl Hook for Tells<'_> {
     }
 }
 
-fn hooked<L: Limiter>(limiter: L, max_permits: u64, told: &Told) -> Hooked<'_, L> {
+fn hooked<L: QueueLimiter>(limiter: L, max_permits: u64, told: &Told) -> Hooked<'_, L> {
     Queue::new(limiter, Hand::new(), max_permits).with_hook(Tells(told))
 }
 
-fn millis<L: Limiter>(queue: &Hooked<'_, L>, millis: u64) {
+fn millis<L: QueueLimiter>(queue: &Hooked<'_, L>, millis: u64) {
     queue.clock().set(Timestamp::from_millis(millis));
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::io as futures;
 use portcullis_async::{KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, Keyed, Limiter, Line, Rate, Retry, Seed, Timestamp,
+    AdjustableBucket, Carry, Clock, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
     TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, START, Task, available, now, permits, queue, waker};
@@ -32,7 +32,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// Moves the time on, and has the queue look.
-fn advance<L: Limiter>(queue: &Manual<L>, to: Timestamp) -> Next {
+fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) -> Next {
     queue.clock().set(to);
     queue.advance()
 }
@@ -275,12 +275,12 @@ impl Family for Tokio {
 /// One direction that is limited, by one family.
 trait Way {
     type Family: Family;
-    type Limited<'q, L: Limiter + 'q>: Both;
+    type Limited<'q, L: QueueLimiter + 'q>: Both;
     /// What the device is asked, for so many bytes.
     const CALL: fn(usize) -> Call;
     const BACK: fn(usize) -> Call;
 
-    fn new<'q, L: Limiter>(device: &Device, queue: &'q Manual<L>, piece: u32) -> Self::Limited<'q, L>;
+    fn new<'q, L: QueueLimiter>(device: &Device, queue: &'q Manual<L>, piece: u32) -> Self::Limited<'q, L>;
 
     /// Moves up to so many bytes on, and puts them behind those that were `moved`.
     fn go<T: Both>(
@@ -324,11 +324,11 @@ macro_rules! way {
 
         impl Way for $way {
             type Family = $family;
-            type Limited<'q, L: Limiter + 'q> = $limited<Device, &'q Manual<L>>;
+            type Limited<'q, L: QueueLimiter + 'q> = $limited<Device, &'q Manual<L>>;
             const CALL: fn(usize) -> Call = Call::$call;
             const BACK: fn(usize) -> Call = Call::$other;
 
-            fn new<'q, L: Limiter>(
+            fn new<'q, L: QueueLimiter>(
                 device: &Device,
                 queue: &'q Manual<L>,
                 piece: u32,
@@ -390,14 +390,14 @@ macro_rules! each_way {
 const DEFAULT: u32 = 0;
 
 /// Bytes on their way, and the waker with which they are polled.
-struct Transfer<'q, W: Way, L: Limiter + 'q> {
+struct Transfer<'q, W: Way, L: QueueLimiter + 'q> {
     it: Pin<Box<W::Limited<'q, L>>>,
     waker: Waker,
     wakes: Arc<AtomicUsize>,
     moved: Vec<u8>,
 }
 
-impl<'q, W: Way, L: Limiter> Transfer<'q, W, L> {
+impl<'q, W: Way, L: QueueLimiter> Transfer<'q, W, L> {
     fn new(device: &Device, queue: &'q Manual<L>, piece: u32) -> Self {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&wakes);

@@ -17,7 +17,7 @@ use allocations::allocations;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Outcome, QueueKey, Rejected, ThreadTimer, Waited};
 use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, Line,
-    ManualClock, Rate, Retry, Seed, Timestamp, TokenBucket,
+    ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, now, permits, waker};
 
@@ -33,9 +33,9 @@ const fn secs(seconds: u64) -> Timestamp {
 
 /// Tables for so many keys at least, each with its limit.
 trait Kind {
-    type Permits: Keys + Send + Sync + 'static;
-    type Tokens: Keys + Send + Sync + 'static;
-    type Windows: Keys;
+    type Permits: QueueKeys + Send + Sync + 'static;
+    type Tokens: QueueKeys + Send + Sync + 'static;
+    type Windows: QueueKeys;
 
     fn permits(limit: u32) -> Self::Permits;
 
@@ -164,11 +164,11 @@ of_both_kinds! {
     no_wait_for_a_key_allocates,
 }
 
-fn queue<T: Keys>(table: T, max_permits: u64) -> Manual<T> {
+fn queue<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
     KeyedQueue::new(table, Hand::new(), max_permits)
 }
 
-fn newest_first<T: Keys>(table: T, max_permits: u64) -> Manual<T> {
+fn newest_first<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
     queue(table, max_permits).with_order(Order::NewestFirst)
 }
 
@@ -201,7 +201,7 @@ where
 }
 
 /// A permit that a key has free.
-fn hold<T: Keys>(queue: &Manual<T>, key: u64, n: u32) -> Held<'_, T> {
+fn hold<T: QueueKeys>(queue: &Manual<T>, key: u64, n: u32) -> Held<'_, T> {
     now(queue.acquire(&key, n)).unwrap()
 }
 
@@ -818,7 +818,7 @@ impl Plain {
 type Wait<'q, T> = (usize, u64, u32, Task<Acquire<QueueKey<&'q Manual<T>>>>);
 
 /// A queue of permits, and a list for each key beside it.
-struct Beside<'q, T: Keys> {
+struct Beside<'q, T: QueueKeys> {
     queue: &'q Manual<T>,
     order: Order,
     limit: u32,
@@ -832,7 +832,7 @@ struct Beside<'q, T: Keys> {
     counts: [u64; 3],
 }
 
-impl<T: Keys> Beside<'_, T> {
+impl<T: QueueKeys> Beside<'_, T> {
     fn fits(&mut self, key: u64, n: u32) -> bool {
         let waiters: usize = self.keys.values().map(|plain| plain.line.len()).sum();
         let (permits, most) = self.most;
@@ -1354,7 +1354,7 @@ fn keys_at_one_address_share_the_limit_and_the_line() {
 }
 
 /// All entries that the key 0 can use are in use by others, of which these are the leases.
-fn crowded<T: Keys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
+fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
     let mut held = Vec::new();
     for key in 1.. {
         match queue.try_acquire(&key, 1) {

@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, SlidingWindow,
-    Timestamp, TokenBucket,
+    Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate, Retry, Seed,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
 
@@ -26,7 +26,7 @@ fn full(permits: u32, retry: Retry) -> Result<u32, Rejected> {
 
 /// With `waits` before it, one more for one permit finds the queue full, and is told when. In a queue with more room it is granted just then, if all are for one; and never
 /// before.
-fn is_told_when<L: Limiter>(make: impl Fn() -> L, waits: &[u32]) {
+fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
     let before: u64 = waits.iter().map(|&n| u64::from(n.max(1))).sum();
     let full = queue(make(), before);
     let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(full.acquire(n))).collect();
@@ -121,6 +121,8 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
             Retry::After(SECOND)
         }
     }
+
+    impl QueueLimiter for Unknown {}
     let concurrency = queue(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();
     for _ in 0..2 {

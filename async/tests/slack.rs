@@ -7,7 +7,8 @@ use core::time::Duration;
 
 use portcullis_async::{Next, Order};
 use portcullis_core::{
-    Clock, Denied, FixedWindow, Limiter, Rate, Receipt, Retry, SlidingWindow, Timestamp, TokenBucket,
+    Clock, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, now, permits, queue};
 
@@ -21,7 +22,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// How many of those who wait for one each have been granted at the times when it is advanced.
-fn granted<L: Limiter>(queue: &Manual<L>, times: &[u64]) -> Vec<u64> {
+fn granted<L: QueueLimiter>(queue: &Manual<L>, times: &[u64]) -> Vec<u64> {
     let _waits: Vec<_> = (0..99).map(|_| Task::waiting(queue.acquire(1))).collect();
     let granted = |&time: &u64| {
         queue.clock().set(ms(time));
@@ -164,6 +165,8 @@ impl Limiter for Switch {
     }
 }
 
+impl QueueLimiter for Switch {}
+
 mod asked_again {
     use super::*;
     use portcullis_async::Rejected;
@@ -302,4 +305,28 @@ fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
 fn newest_first_there_is_none() {
     let newest = queue(bucket(1), 999).with_order(Order::NewestFirst);
     assert_eq!(granted(&newest, &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
+}
+
+/// Others take at the present, and the clock may go back by the staleness: a limiter behind a pointer is told no time that is older than the clock's.
+#[test]
+fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks() {
+    let staleness = Duration::from_secs(1);
+    let builder = TokenBucket::builder(Rate::per_second(10), 5).staleness(staleness);
+    let limit = builder.build_on::<u32>().unwrap();
+    let queue = queue(&limit, 999).with_slack(staleness);
+    queue.clock().set(ms(8_000));
+    let _held = now(queue.acquire(5)).unwrap();
+    let _wait = Task::waiting(queue.acquire(5));
+    assert_eq!(queue.advance(), Next::At(ms(8_500)));
+    // Past the queue, at the newest time; then the clock goes back, by no more than the limiter stands.
+    limit.take_at(ms(10_000), 5).unwrap();
+    queue.clock().set(ms(9_000));
+    let _ = queue.advance();
+    assert_eq!(queue.counts().granted, 0, "all are taken");
+}
+
+#[test]
+fn where_others_take_a_timer_that_is_late_costs_what_it_is_late() {
+    let limit = bucket(1);
+    assert_eq!(granted(&queue(&limit, 999), &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
 }

@@ -22,7 +22,8 @@ use portcullis_async::{
     SinkError, Waited,
 };
 use portcullis_core::{
-    Clock, Concurrency, Keyed, KeyedWord, Limiter, Line, Rate, Retry, Seed, Timestamp, TokenBucket, Unlimited,
+    Clock, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp, TokenBucket,
+    Unlimited,
 };
 use support::{Hand, Manual, Task, available, newest_first, now, permits, queue, waker};
 
@@ -36,7 +37,7 @@ fn ten_per_second(burst: u64) -> TokenBucket {
 }
 
 /// Moves the time on, and has the queue look.
-fn advance<L: Limiter>(queue: &Manual<L>, to: Timestamp) {
+fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) {
     queue.clock().set(to);
     queue.advance();
 }
@@ -172,7 +173,7 @@ fn arrivals<S: Stream>(
 }
 
 /// Moves the time to the next grant.
-fn tick<L: Limiter>(queue: &Manual<L>) -> Option<Timestamp> {
+fn tick<L: QueueLimiter>(queue: &Manual<L>) -> Option<Timestamp> {
     let portcullis_async::Next::At(at) = queue.advance() else { return None };
     advance(queue, at);
     Some(at)
@@ -748,14 +749,14 @@ mod sinks {
     }
 
     /// Each item weighs what it says.
-    fn limited<L: Limiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
+    fn limited<L: QueueLimiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
         let out = Out::default();
         (Polled::new(LimitedSink::new(out.clone(), queue, |item| *item)), out)
     }
 
     const POLLS: [Call; 3] = [Call::Ready, Call::Flush, Call::Close];
 
-    fn ask<L: Limiter>(sink: &mut Limited<'_, L>, call: Call) -> Outcome {
+    fn ask<L: QueueLimiter>(sink: &mut Limited<'_, L>, call: Call) -> Outcome {
         match call {
             Call::Ready => sink.ready(),
             Call::Flush => sink.flush(),
@@ -911,10 +912,13 @@ mod sinks {
         let (mut sink, out) = limited(&queue);
         for call in POLLS {
             assert_eq!((sink.ready(), sink.start(3)), (DONE, Ok(())));
-            assert_eq!(
-                ask(&mut sink, call),
-                refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 })
-            );
+            let no = refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+            if call == Call::Ready {
+                // It is told when the next item is safe, or there is none.
+                assert_eq!((sink.ready(), sink.flush()), (DONE, no));
+            } else {
+                assert_eq!(ask(&mut sink, call), no);
+            }
             assert_eq!(out.calls(), [Call::Ready], "and nothing is closed, nor flushed");
         }
         assert_eq!((sink.ready(), sink.start(2), sink.ready(), sink.start(2)), (DONE, Ok(()), DONE, Ok(())));
@@ -935,9 +939,28 @@ mod sinks {
         assert_eq!(sink.wakes(), 1);
         assert_eq!(sink.flush(), refused(1, Rejected::Closed { permits: 1 }));
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
-        assert_eq!(sink.ready(), refused(1, Rejected::Closed { permits: 1 }));
+        assert_eq!((sink.ready(), sink.close()), (DONE, refused(1, Rejected::Closed { permits: 1 })));
         assert_eq!((sink.close(), sink.wakes()), (DONE, 1));
         assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Ready, Call::Close]);
+    }
+
+    /// Whoever gives items in without a flush between them gives each of them away once it has started.
+    #[test]
+    fn an_item_that_is_refused_takes_no_other_one_with_it() {
+        let queue = queue(ten_per_second(2), 0);
+        let mut sink = core::pin::pin!(LimitedSink::new(Vec::new(), &queue, |item: &u32| *item));
+        let mut refused = Vec::new();
+        let mut note = |outcome: Result<(), SinkError<u32, core::convert::Infallible>>| {
+            if let Err(SinkError::Refused(Refused { item, .. })) = outcome {
+                refused.push(item);
+            }
+        };
+        for item in [1, 3, 4, 1, 5] {
+            note(now(sink.feed(item)));
+        }
+        note(now(sink.flush()));
+        note(now(sink.flush()));
+        assert_eq!((&sink.get_ref()[..], &refused[..]), (&[1, 1][..], &[3, 4, 5][..]));
     }
 
     #[test]

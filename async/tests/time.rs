@@ -4,12 +4,12 @@ mod support;
 
 use portcullis_async::Next;
 use portcullis_core::{
-    Clock, Concurrency, FixedWindow, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
+    Clock, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
 
 /// At each instant that `advance` tells one more is granted, and not 1 ns earlier; returns the instants.
-fn instants<L: Limiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
+fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
     let mut waits: Vec<_> = requests.iter().map(|&n| Task::waiting(queue.acquire(n))).collect();
     let mut told = Vec::new();
     loop {

@@ -9,7 +9,7 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
-use portcullis_core::{Concurrency, Denied, Lease, Limiter, Receipt, Retry, Timestamp};
+use portcullis_core::{Concurrency, Denied, Lease, Limiter, QueueLimiter, Receipt, Retry, Timestamp};
 use support::{Hand, START, Shared, Task, Watched, available, now, permits, queue, waker};
 
 mod wakers {
@@ -326,6 +326,8 @@ mod marks {
                 Limiter::retry(&self.0, denied)
             }
         }
+
+        impl QueueLimiter for Late {}
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(Late(Concurrency::new(1), AtomicBool::new(true)), 9).with_order(order);
             let held = now(queue.acquire(1)).unwrap().forget();

@@ -616,8 +616,6 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.give_back(now, n, receipt, false)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -687,8 +687,6 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         self.undo(now, n, *receipt)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -21,6 +21,8 @@
 
 mod as_limiter;
 
+pub use self::as_limiter::{QueueLimits, ReplenishingLimits};
+
 use core::fmt;
 use core::mem;
 

@@ -18,7 +18,9 @@ use crate::judge::Judge;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{
+    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Retry, Setting, SettingsError, Timestamp,
+};
 
 /// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`] is dropped.
 ///
@@ -289,6 +291,27 @@ impl<W: Word> Limiter for Concurrency<W> {
         self.give_back(n);
     }
 
+    fn available_at(&self, _: Timestamp) -> u64 {
+        self.available().into()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit().into()
+    }
+
+    fn idle_at(&self, _: Timestamp) -> Idle {
+        if self.in_use() == 0 { Idle::Now } else { Idle::InUse }
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { .. } => Retry::OnRelease,
+            _ => Retry::Never,
+        }
+    }
+}
+
+impl<W: Word> QueueLimiter for Concurrency<W> {
     /// The same fetch-add.
     #[inline]
     fn release_watched(&self, n: u32) -> Option<bool> {
@@ -314,25 +337,6 @@ impl<W: Word> Limiter for Concurrency<W> {
 
     fn held(&self) -> u64 {
         self.in_use().into()
-    }
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        self.available().into()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit().into()
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.in_use() == 0 { Idle::Now } else { Idle::InUse }
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        match denied {
-            Denied::Exhausted { .. } => Retry::OnRelease,
-            _ => Retry::Never,
-        }
     }
 }
 

@@ -445,8 +445,6 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.undo(now, n, *receipt)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -7,7 +7,9 @@ use crate::all_of::{Composed, take_then};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use crate::{
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
+};
 
 /// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this wrapper pays nothing for it.
 ///
@@ -133,6 +135,26 @@ impl<L: Limiter> Counted<L> {
     }
 }
 
+impl<L: QueueLimiter> QueueLimiter for Counted<L> {
+    const SHARED: bool = L::SHARED;
+
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.held.fetch_sub(n.into(), Relaxed);
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+}
+
+impl<L: Replenishing> Replenishing for Counted<L> {}
+
 impl<L: Limiter> Limiter for Counted<L> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -165,20 +187,6 @@ impl<L: Limiter> Limiter for Counted<L> {
     fn release(&self, n: u32) {
         self.held.fetch_sub(n.into(), Relaxed);
         self.limiter.release(n);
-    }
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        self.held.fetch_sub(n.into(), Relaxed);
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {

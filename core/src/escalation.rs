@@ -21,7 +21,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Setting, SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A limiter with thresholds below its limit, each with a decision of its own: warn at half, slow down at 80 %, and deny by the
@@ -303,6 +304,25 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     }
 }
 
+impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L, D, N, W> {
+    const SHARED: bool = L::SHARED;
+
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+}
+
+impl<L: Replenishing, D, const N: usize, W: Word> Replenishing for Escalation<L, D, N, W> {}
+
 impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -334,19 +354,6 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     #[inline]
     fn release(&self, n: u32) {
         self.limiter.release(n);
-    }
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {

@@ -346,8 +346,6 @@ impl<W: Word> Limiter for FixedWindow<W> {
         self.undo(now, n, receipt)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

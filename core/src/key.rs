@@ -28,6 +28,18 @@ pub trait Keys: sealed::Table {
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
 }
 
+/// A table that a keyed queue can own: as [`QueueLimiter`](crate::QueueLimiter) for the limiter of a key. The table's memory belongs to it alone. Sealed.
+///
+/// ```
+/// use portcullis_core::{Concurrency, Keyed, Line, QueueKeys, Seed};
+/// fn waits(_: impl QueueKeys) {}
+/// waits(Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new()));
+/// ```
+pub trait QueueKeys: Keys {
+    /// Whether others may take from a key's limiter past the queue.
+    const SHARED: bool;
+}
+
 pub(crate) mod sealed {
     use super::{Address, Denied, Idle, Metadata, Receipt, Retry, Timestamp};
 

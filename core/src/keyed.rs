@@ -6,7 +6,7 @@ use core::ops::RangeBounds;
 use core::time::Duration;
 
 use crate::judge::Judge;
-use crate::key::{self, Key, Keys};
+use crate::key::{self, Key, Keys, QueueKeys};
 use crate::line::{Address, Found, Held, Line};
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
@@ -347,6 +347,10 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
             Found::Claimed | Found::Nothing => limit.fresh(now),
         }
     }
+}
+
+impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys for Keyed<L, M, S, N> {
+    const SHARED: bool = false;
 }
 
 impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<L, M, S, N> {

@@ -25,14 +25,14 @@ use core::time::Duration;
 use std::boxed::Box;
 
 use crate::all_of::take_then;
-use crate::key::{self, Key, Keys};
+use crate::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
 use crate::line::PLACES;
 use crate::line::{Address, Entry, Found, Held, Line};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::{Denied, Idle, Limiter, NativeWord, Receipt, Retry, Seed, Timestamp};
+use crate::{Denied, Idle, Limiter, NativeWord, QueueLimiter, Receipt, Retry, Seed, Timestamp};
 
 /// A limiter of any type for each key, in a table of fixed size: without a lock, without allocation.
 ///
@@ -365,6 +365,10 @@ impl Drop for User<'_> {
     fn drop(&mut self) {
         self.0.add(USED);
     }
+}
+
+impl<L: QueueLimiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for KeyedArray<L, A, M, S> {
+    const SHARED: bool = L::SHARED;
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {

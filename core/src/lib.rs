@@ -100,7 +100,7 @@ mod word;
 
 pub use adjustable_bucket::{AdjustableBucket, Reservation};
 pub use adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
-pub use all_of::{AllLease, AllOf, Composed, DeniedBy, Limits};
+pub use all_of::{AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, ReplenishingLimits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]
@@ -115,12 +115,12 @@ pub use denied::{Denied, Retry};
 pub use detail::Detail;
 pub use escalation::{Escalation, Threshold};
 pub use fixed_window::{FixedWindow, FixedWindowBuilder};
-pub use key::{Key, KeyLimiter, Keys};
+pub use key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::{Keyed, KeyedLimit};
 pub use keyed_array::KeyedArray;
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
-pub use limiter::{Idle, Limiter, LimiterExt, LimiterId};
+pub use limiter::{Idle, Limiter, LimiterExt, LimiterId, QueueLimiter, Replenishing};
 pub use line::{Address, Line};
 pub use live::{Carry, ChangeError};
 pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};

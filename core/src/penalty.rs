@@ -23,8 +23,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Setting, SettingsError, Timestamp,
-    Unlimited,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Setting,
+    SettingsError, Timestamp, Unlimited,
 };
 
 /// A limiter that, after a denial, keeps denying for a time.
@@ -265,6 +265,25 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
     }
 }
 
+impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W> {
+    const SHARED: bool = L::SHARED;
+
+    #[inline]
+    fn release_watched(&self, n: u32) -> Option<bool> {
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+}
+
+impl<L: Replenishing, W: Word> Replenishing for Penalty<L, W> {}
+
 impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -299,19 +318,6 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     #[inline]
     fn release(&self, n: u32) {
         self.limiter.release(n);
-    }
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
     }
 
     /// None while a penalty is on.

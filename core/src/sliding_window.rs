@@ -510,8 +510,6 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         self.undo(now, n, *receipt)
     }
 
-    crate::limiter::releases_nothing!();
-
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -19,8 +19,8 @@ use std::sync::{Barrier, Mutex};
 use draws::Draws;
 use portcullis_core::{
     AllLease, AllOf, Concurrency, CooldownWindow, Counted, Counts, Denied, DeniedBy, Detail, FixedWindow,
-    Limiter, LimiterExt, LimiterId, Limits, Penalty, Rate, Receipt, Retry, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited, Word,
+    Limiter, LimiterExt, LimiterId, Limits, Penalty, QueueLimiter, Rate, Receipt, Retry, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(5);
@@ -1483,10 +1483,10 @@ fn all_of_several_are_a_limiter() {
     let limits = AllOf::new((&rate, &at_once));
     let limiter: &dyn Limiter = &limits;
     let at = Timestamp::from_millis;
-    assert_eq!((limiter.capacity(), limiter.available_at(at(0)), limiter.held()), (2, 2, 0));
+    assert_eq!((limiter.capacity(), limiter.available_at(at(0))), (2, 2));
     assert!(limiter.idle_at(at(0)).is_idle());
     let lease = limiter.try_acquire_at(at(0), 2).unwrap();
-    assert_eq!((limiter.held(), rate.available_at(at(0)), at_once.available()), (2, 3, 0));
+    assert_eq!((rate.available_at(at(0)), at_once.available()), (3, 0));
     assert!(!limiter.idle_at(at(0)).is_idle());
     let denied = limiter.take_at(at(0), 1).unwrap_err();
     assert_eq!(denied, Denied::Exhausted { now: at(0), permits: 1 });
@@ -1505,4 +1505,18 @@ fn all_of_several_are_a_limiter() {
     assert_eq!(at_once.available(), 0);
     Limiter::release(&twice, 1);
     assert_eq!(at_once.available(), 2);
+}
+
+/// A queue waits until all is back that has to be released.
+#[test]
+fn what_is_held_of_all_is_the_most_that_is_held_of_one() {
+    let both = AllOf::new([Concurrency::new(2), Concurrency::new(3)]);
+    assert_eq!(both.held(), 0);
+    let _held = both.limits()[1].try_acquire(1).unwrap();
+    assert_eq!(both.held(), 1);
+    let _lease = both.try_acquire_at(Timestamp::ZERO, 2).unwrap();
+    assert_eq!(both.held(), 3);
+    let with_a_rate = AllOf::new((TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2)));
+    let _lease = with_a_rate.try_acquire_at(Timestamp::ZERO, 2).unwrap();
+    assert_eq!(with_a_rate.held(), 2);
 }

@@ -3,13 +3,14 @@
 use core::any::Any;
 use core::fmt;
 use core::future::Future;
+use core::mem;
 use core::ops::Deref;
 use core::panic::AssertUnwindSafe;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool as Flag, Ordering::SeqCst};
 use core::task::{Context, Poll, Waker};
 use std::panic::{catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex as Cell};
+use std::sync::{Arc, Mutex as Cell, PoisonError, TryLockError};
 use std::task::Wake;
 
 use loom::sync::Mutex;
@@ -17,8 +18,8 @@ use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_async::{Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, Rate, Receipt, Retry,
-    Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, QueueLimiter, Rate,
+    Receipt, Retry, Timestamp, TokenBucket,
 };
 
 use crate::{at, turn};
@@ -50,7 +51,7 @@ unsafe impl RawLock for Lock {
     const OPEN: Self = panic!("loom's mutex cannot be built in a constant");
 
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-        let guard = self.mutex.lock().unwrap();
+        let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.work(work);
         drop(guard);
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
@@ -60,7 +61,12 @@ unsafe impl RawLock for Lock {
         if self.held.load(Relaxed) {
             return None;
         }
-        let guard = self.mutex.try_lock().ok()?;
+        let guard = match self.mutex.try_lock() {
+            Ok(guard) => guard,
+            // Another thread of the model may unwind, which is this one to the system.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let outcome = self.work(work);
         drop(guard);
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -82,18 +88,24 @@ impl Clock for Still {
 pub struct Timed {
     clock: ManualClock,
     armed: Cell<Option<(Timestamp, Waker)>>,
+    fails: Cell<u32>,
 }
 
 impl Timed {
     /// At the origin, for nobody.
     #[expect(clippy::new_without_default, reason = "a model says when its clock comes into being")]
     pub fn new() -> Self {
-        Self { clock: ManualClock::new(), armed: Cell::new(None) }
+        Self { clock: ManualClock::new(), armed: Cell::new(None), fails: Cell::new(0) }
     }
 
     /// Moves the time on to so many seconds.
     pub fn advance_to(&self, seconds: u64) {
         self.clock.set(at(seconds));
+    }
+
+    /// Panics so often when it is asked to wake at an instant.
+    pub fn fail(&self, times: u32) {
+        *self.fails.lock().unwrap() = times;
     }
 
     /// When it will wake somebody.
@@ -123,6 +135,15 @@ impl Timer for Timed {
         if at <= self.now() {
             return Poll::Ready(());
         }
+        let fails = {
+            let mut times = self.fails.lock().unwrap();
+            let less = times.saturating_sub(1);
+            mem::replace(&mut *times, less) > 0
+        };
+        if fails {
+            // Without the message.
+            resume_unwind(Box::new("a timer's panic"));
+        }
         let old = self.armed.lock().unwrap().replace((at, waker.clone()));
         drop(old);
         Poll::Pending
@@ -150,9 +171,6 @@ macro_rules! limiter_around {
             fn release(&self, n: u32) {
                 self.0.release(n);
             }
-            fn held(&self) -> u64 {
-                self.0.held()
-            }
             fn available_at(&self, now: Timestamp) -> u64 {
                 self.0.available_at(now)
             }
@@ -175,27 +193,40 @@ limiter_around!(Unwatched {
     }
 });
 
-/// A limit that panics once when it is asked, if it was told to.
+impl QueueLimiter for Unwatched {
+    fn held(&self) -> u64 {
+        self.0.held()
+    }
+}
+
+/// A limit that panics when it is asked, as often as it was told to.
 #[derive(Debug)]
-pub struct Panics(Concurrency, Arc<Flag>);
+pub struct Panics(Concurrency, Arc<Cell<u32>>);
 
 impl Panics {
     /// One that does not, and what has it panic.
-    pub fn new(limit: u32) -> (Self, impl Fn()) {
-        let armed = Arc::new(Flag::new(false));
-        (Self(Concurrency::new(limit), Arc::clone(&armed)), move || armed.store(true, SeqCst))
+    pub fn new(limit: u32) -> (Self, impl Fn(u32)) {
+        let times = Arc::new(Cell::new(0));
+        (Self(Concurrency::new(limit), Arc::clone(&times)), move |n| *times.lock().unwrap() = n)
     }
 }
 
 limiter_around!(Panics {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if self.1.swap(false, SeqCst) {
+        let panics = {
+            let mut times = self.1.lock().unwrap();
+            let less = times.saturating_sub(1);
+            mem::replace(&mut *times, less) > 0
+        };
+        if panics {
             // Without the message.
             resume_unwind(Box::new("a limiter's panic"));
         }
         self.0.take_at(now, n)
     }
+});
 
+impl QueueLimiter for Panics {
     fn release_watched(&self, n: u32) -> Option<bool> {
         self.0.release_watched(n)
     }
@@ -203,7 +234,11 @@ limiter_around!(Panics {
     fn watch(&self, waits: bool) {
         self.0.watch(waits);
     }
-});
+
+    fn held(&self) -> u64 {
+        self.0.held()
+    }
+}
 
 /// Runs `work` in a thread of its own.
 pub fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
@@ -226,7 +261,7 @@ pub fn beside_of<S: 'static, T: 'static>(
 pub type Queued<L = Concurrency, C = Still> = Queue<L, C, Lock>;
 
 /// A queue of up to 9 permits around a limiter.
-pub fn around<L: Limiter>(limiter: L) -> Arc<Queued<L>> {
+pub fn around<L: QueueLimiter>(limiter: L) -> Arc<Queued<L>> {
     Arc::new(Queue::with_lock(limiter, Still, 9, Lock::new()))
 }
 
@@ -242,7 +277,7 @@ pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
 }
 
 /// A queue whose time is moved.
-pub fn timed<L: Limiter>(limiter: L, order: Order) -> Arc<Queued<L, Timed>> {
+pub fn timed<L: QueueLimiter>(limiter: L, order: Order) -> Arc<Queued<L, Timed>> {
     Arc::new(Queue::with_lock(limiter, Timed::new(), 9, Lock::new()).with_order(order))
 }
 
@@ -254,7 +289,7 @@ pub fn empty_bucket() -> TokenBucket {
 }
 
 /// Takes permits that are free.
-pub fn hold<L: Limiter, C: Clock>(queue: &Arc<Queued<L, C>>, n: u32) -> Lease<Arc<Queued<L, C>>> {
+pub fn hold<L: QueueLimiter, C: Clock>(queue: &Arc<Queued<L, C>>, n: u32) -> Lease<Arc<Queued<L, C>>> {
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).unwrap()
 }
 
@@ -300,7 +335,7 @@ impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
     }
 }
 
-impl<L: Limiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
+impl<L: QueueLimiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
     /// One that has not been polled.
     pub fn new(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
         Self::of(Acquire::new(Arc::clone(queue), n, n), n)
@@ -377,15 +412,15 @@ impl<P: Deref<Target: Limiter>> Task<P> {
 }
 
 /// A wait for all permits to come back.
-pub struct Drain<L: Limiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
+pub struct Drain<L: QueueLimiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
 
-impl<L: Limiter> fmt::Debug for Drain<L> {
+impl<L: QueueLimiter> fmt::Debug for Drain<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Drain").field(&self.1).finish_non_exhaustive()
     }
 }
 
-impl<L: Limiter> Drain<L> {
+impl<L: QueueLimiter> Drain<L> {
     /// One that has been polled, and whether it is over.
     pub fn polled(queue: &Arc<Queued<L>>) -> (Self, bool) {
         let mut drain = Self(Box::pin(Drained::new(Arc::clone(queue))), Woken::new());
@@ -409,7 +444,7 @@ impl<L: Limiter> Drain<L> {
 
 /// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of the others sleeps for want of permits and not for
 /// want of a call, those who have permits have what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they are all free.
-pub fn ends_well<'t, L: Limiter + 'static, C: Clock + 'static>(
+pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
     turn: impl IntoIterator<Item = &'t mut Task<Arc<Queued<L, C>>>>,
@@ -458,7 +493,7 @@ pub fn nobody_waits(counts: QueueCounts) {
 }
 
 /// The timer is armed for what the queue says comes next, and nothing is due that nobody has seen to.
-pub fn is_armed<L: Limiter>(queue: &Queued<L, Timed>) {
+pub fn is_armed<L: QueueLimiter>(queue: &Queued<L, Timed>) {
     let (before, armed) = (queue.counts(), queue.clock().armed());
     let next = queue.advance();
     assert_eq!(queue.counts(), before, "nobody has seen to what is due");

@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Concurrency, Limiter, Word};
+use portcullis_core::{Concurrency, Limiter, QueueLimiter, Word};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(

@@ -12,7 +12,7 @@ use std::task::Wake;
 
 use loom::sync::Arc as Shared;
 use portcullis_async::{Drained, Queue, RawLock, Rejected};
-use portcullis_core::{Concurrency, Lease, Limiter, Word};
+use portcullis_core::{Concurrency, Lease, QueueLimiter, Word};
 use portcullis_loom::queue::{
     Drain, Lock, Panics, Queued, Still, Task, Unwatched, Woken, around, beside, beside_of, ends_well, hold,
     queue,
@@ -193,7 +193,7 @@ fn a_limit_that_is_lowered_and_raised_beside_a_release_loses_nothing() {
 }
 
 /// One who waits for all permits beside the release of the last one is told.
-fn drained_beside_a_release<L: Limiter + 'static>(limiter: impl Fn() -> L + Send + Sync + 'static) {
+fn drained_beside_a_release<L: QueueLimiter + 'static>(limiter: impl Fn() -> L + Send + Sync + 'static) {
     explore(move || {
         let queue = around(limiter());
         let held = hold(&queue, 1);
@@ -367,7 +367,7 @@ fn one_who_waits_for_all_to_come_back_after_a_close_is_told() {
 }
 
 /// Releases, though somebody else's code may panic in it.
-fn release<L: Limiter + 'static>(held: Lease<Arc<Queued<L>>>) {
+fn release<L: QueueLimiter + 'static>(held: Lease<Arc<Queued<L>>>) {
     turn();
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
 }
@@ -405,7 +405,7 @@ fn a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call()
         let queue = around(limiter);
         let held = hold(&queue, 1);
         let mut wait = Task::polled(&queue, 1);
-        panic();
+        panic(1);
         let release = beside(move || release(held));
         turn();
         let _ = catch_unwind(AssertUnwindSafe(|| queue.advance()));
@@ -424,7 +424,7 @@ fn a_limiter_that_panics_as_somebody_queues_leaves_what_is_released_to_the_next_
         let queue = around(limiter);
         let held = hold(&queue, 1);
         let mut first = Task::polled(&queue, 1);
-        panic();
+        panic(1);
         let release = beside(move || release(held));
         let mut second = Task::new(&queue, 1);
         // Asked before it queues, or for the first one in the queue.

@@ -3,14 +3,16 @@
 #![cfg(loom)]
 
 use core::future::Future;
+use core::panic::AssertUnwindSafe;
 use core::pin::Pin;
 use core::task::{Context, Waker};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use portcullis_async::{Drive, Order, Rejected};
 use portcullis_core::{Concurrency, Retry, TokenBucket};
 use portcullis_loom::queue::{
-    Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed, timed,
+    Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed, timed,
 };
 use portcullis_loom::{at, explore, join, turn};
 
@@ -104,6 +106,135 @@ fn of_two_drivers_at_once_the_last_one_is_told_of_a_wait() {
         let _wait = Task::polled(queue, 1);
         assert_ne!(mine.has_run(), other.has_run(), "the time has changed, and nobody is told");
         is_armed(queue);
+    });
+}
+
+/// Two drivers that have been polled, of which the second one is in charge, and a wait that comes beside `work` on that one.
+fn two_drivers_and_a_wait<T: 'static>(
+    work: impl FnOnce(Driver<'static>) -> T + 'static,
+) -> (T, &'static Arc<Tokens>) {
+    let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
+    let mut one = Driver::polled(queue);
+    let other = Driver::polled(queue);
+    let work = beside(move || work(other));
+    let wait = Task::polled(queue, 1);
+    let outcome = join(work);
+    one.has_run();
+    assert!(wait.waits());
+    assert_eq!(queue.clock().armed(), Some(at(1)));
+    is_armed(queue);
+    (outcome, queue)
+}
+
+#[test]
+fn a_driver_that_leaves_beside_a_wait_has_the_other_one_told() {
+    explore(|| {
+        two_drivers_and_a_wait(drop);
+    });
+}
+
+#[test]
+fn a_driver_that_leaves_when_it_has_been_woken_beside_a_wait_has_the_other_one_told() {
+    explore(|| {
+        two_drivers_and_a_wait(|mut other| {
+            other.has_run();
+            turn();
+            drop(other);
+        });
+    });
+}
+
+/// It is not dropped, and its waker runs a task that has ended.
+#[test]
+fn a_driver_that_unwinds_beside_a_wait_has_the_other_one_told() {
+    explore(|| {
+        let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
+        let mut one = Driver::polled(queue);
+        let mut other = Driver::polled(queue);
+        let unwinds = beside(move || {
+            queue.clock().fail(2);
+            let unwinds = catch_unwind(AssertUnwindSafe(|| other.poll())).is_err();
+            queue.clock().fail(0);
+            (other, unwinds)
+        });
+        let wait = Task::polled(queue, 1);
+        let (other, unwinds) = join(unwinds);
+        let told = one.has_run();
+        assert!(wait.waits());
+        assert!(!unwinds || told, "it unwound, and the other one is not told");
+        if unwinds || other.1.is_woken() {
+            drop(other);
+            one.has_run();
+            is_armed(queue);
+        }
+    });
+}
+
+#[test]
+fn an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again() {
+    explore(|| {
+        let queue = for_ever(timed(empty_bucket(), Order::NewestFirst));
+        let _old = Task::polled(queue, 2);
+        let mut driver = Driver::polled(queue);
+        let unwinds = beside(move || {
+            queue.clock().fail(1);
+            let _ = catch_unwind(AssertUnwindSafe(|| driver.poll()));
+            driver
+        });
+        let _new = Task::polled(queue, 1);
+        let mut driver = join(unwinds);
+        driver.has_run();
+        is_armed(queue);
+    });
+}
+
+#[test]
+fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            // Without the message.
+            resume_unwind(Box::new("a waker's panic"));
+        }
+    }
+    explore(|| {
+        let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
+        let mut one = Driver::polled(queue);
+        let other = beside(move || {
+            let mut other = Driver(Box::pin(queue.drive()), Woken::new());
+            let waker = Waker::from(Arc::new(Panics));
+            assert!(other.0.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            other
+        });
+        turn();
+        let mut wait = Task::new(queue, 1);
+        let unwinds = catch_unwind(AssertUnwindSafe(|| wait.poll())).is_err();
+        let other = join(other);
+        let told = one.has_run();
+        assert!(!unwinds || told, "its waker panicked, and the other one is not told");
+        if unwinds {
+            is_armed(queue);
+        }
+        drop(other);
+    });
+}
+
+#[test]
+fn a_driver_beside_a_close_comes_to_its_end() {
+    explore(|| {
+        let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
+        let one = Driver::polled(queue);
+        let other = beside(move || {
+            let mut other = Driver(Box::pin(queue.drive()), Woken::new());
+            let waker = Waker::from(Arc::clone(&other.1));
+            let over = other.0.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            (other, over)
+        });
+        turn();
+        queue.close();
+        let (other, over) = join(other);
+        assert!(one.1.is_woken(), "sleeps though the queue is closed");
+        assert!(over || other.1.is_woken(), "sleeps though the queue is closed");
     });
 }
 
@@ -271,6 +402,61 @@ fn two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one() {
         // The head's time, or a deadline behind it.
         assert!(!mine.is_served() && !other.is_served());
         is_armed(&queue);
+    });
+}
+
+#[test]
+fn a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed() {
+    explore(|| {
+        let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
+        let wait = Task::polled(queue, 1);
+        let driver = beside(move || Driver::polled(queue));
+        queue.attend_shared();
+        let driver = join(driver);
+        // Of a task that has ended: the timer is to be the queue's own.
+        queue.clock().advance_to(1);
+        queue.clock().fire();
+        assert!(wait.woken.is_woken(), "the alarm is a driver's");
+        drop(driver);
+    });
+}
+
+/// Who is at the lines has the queue's own waker run again, which has not waited for them.
+#[test]
+fn a_timer_that_fires_beside_a_look_at_the_lines_is_armed() {
+    explore(|| {
+        let (queue, mut wait) = attended(Order::OldestFirst);
+        let fire = beside_of(&queue, |queue| queue.clock().fire());
+        let _ = queue.counts();
+        join(fire);
+        assert!(!wait.is_served());
+        assert_eq!(queue.clock().armed(), Some(at(2)));
+    });
+}
+
+#[test]
+fn a_limiter_that_panics_beside_a_release_is_asked_again_in_time() {
+    explore(|| {
+        let (limiter, light) = Panics::new(1);
+        let queue = timed(limiter, Order::OldestFirst);
+        queue.attend_shared();
+        let held = hold(&queue, 1);
+        let mut wait = Task::polled(&queue, 1);
+        light(2);
+        let beside = beside_of(&queue, |queue| {
+            let _ = catch_unwind(AssertUnwindSafe(|| queue.counts()));
+        });
+        turn();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
+        join(beside);
+        light(0);
+        if !wait.is_served() {
+            let armed = queue.clock().armed();
+            assert!(armed.is_some(), "is not asked again");
+            queue.clock().advance_to(1);
+            queue.clock().fire();
+            assert!(wait.is_served());
+        }
     });
 }
 

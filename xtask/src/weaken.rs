@@ -174,6 +174,7 @@ const DRIVER: &str = "async/src/hall/driver.rs";
 const MARKS: &str = "async/src/marks.rs";
 const LIST: &str = "async/src/list.rs";
 const DRIVE: &str = "async/src/drive.rs";
+const CREW: &str = "async/src/crew.rs";
 const QUEUE: &str = "async/src/queue.rs";
 const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
 const SEED: &str = "core/src/seed.rs";
@@ -1159,7 +1160,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn cancel(&self, node: NonNull<Node<S::Key>>)",
+        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
         text: "if next.is_some() {",
         by: "if false {",
         model: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
@@ -1182,8 +1183,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn serve(",
-        text: "self.marks.unless_forgotten(Self::bit(key))",
-        by: "self.marks.unless_forgotten(0)",
+        text: "bit: Self::bit(key),",
+        by: "bit: 0,",
         model: (
             "queue_limits",
             "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call",
@@ -1220,8 +1221,8 @@ const MUTANTS: &[Mutant] = &[
     // Nobody looks at the marks after letting go.
     Mutant {
         file: HALL,
-        within: "fn with<T>(&self",
-        text: "self.wake_and_grant(&mut wakes);",
+        within: "fn with_wakes<T>(",
+        text: "self.wake_and_grant(wakes);",
         by: "wakes.wake();",
         model: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
@@ -1252,7 +1253,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         file: HALL,
         within: "Drop for GrantAll<",
-        text: "self.0.wake_and_grant(&mut Wakes::new());",
+        text: "quietly(|| self.0.wake_and_grant(&mut Wakes::new()));",
         by: "",
         model: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
     },
@@ -1320,7 +1321,7 @@ const MUTANTS: &[Mutant] = &[
     // What a wait's state was before the lines were held.
     Mutant {
         file: WAITS,
-        within: "unsafe fn cancel(&self, node: NonNull<Node<S::Key>>)",
+        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
         text: "if Node::state(node) != State::Waiting {",
         by: "if false {",
         model: ("queue", "a_permit_that_was_granted_and_not_claimed_guards_data"),
@@ -1335,8 +1336,8 @@ const MUTANTS: &[Mutant] = &[
     // A grant that nobody claims.
     Mutant {
         file: WAITS,
-        within: "fn give_back(&self",
-        text: "self.released(key, None);",
+        within: "Drop for Refund<",
+        text: "hall.released(*key, None);",
         by: "",
         model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
     },
@@ -1421,24 +1422,102 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: DRIVE,
-        within: "fn tend(&self, waker: &Waker) {",
-        text: "self.turns() == turn",
-        by: "turn == turn",
+        within: "unsafe fn arm(",
+        text: "self.turns() == look.turn",
+        by: "true",
         model: ("queue_time", "a_timer_that_fires_beside_a_new_head_is_armed_for_that"),
     },
     Mutant {
         file: DRIVE,
-        within: "fn drive(&self, waker: &Waker) -> bool {",
-        text: "self.turns() == turn",
-        by: "turn == turn",
+        within: "unsafe fn arm(",
+        text: "self.turns() == look.turn",
+        by: "true",
         model: ("queue_time", "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed"),
+    },
+    // Those who see to the time: one is not told, or leaves, or unwinds, and no other one is told.
+    Mutant {
+        file: HALL,
+        within: "fn tell(&mut self, wakes",
+        text: "wakes.tell_driver(waker)",
+        by: "drop(waker)",
+        model: ("queue_time", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn tell(&mut self, wakes",
+        text: "wakes.tell_attendant(waker)",
+        by: "drop(waker)",
+        model: ("queue_time", "two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one"),
+    },
+    Mutant {
+        file: CREW,
+        within: "pub(crate) unsafe fn leave(",
+        text: "self.open();",
+        by: "",
+        model: ("queue_time", "a_driver_that_leaves_beside_a_wait_has_the_other_one_told"),
+    },
+    Mutant {
+        file: CREW,
+        within: "pub(crate) fn attend(",
+        text: "self.open();",
+        by: "",
+        model: ("queue_time", "a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed"),
     },
     Mutant {
         file: DRIVER,
-        within: "fn tell(",
-        text: "wakes.push(told);",
-        by: "drop(told);",
-        model: ("queue_time", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+        within: "pub(crate) fn disarm(",
+        text: "wakes.tell_driver(waker)",
+        by: "drop(waker)",
+        model: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
+    },
+    Mutant {
+        file: DRIVE,
+        within: "unsafe fn see_to(",
+        text: "let unarmed = Unarmed { hall: self, caller };",
+        by: "let unarmed = ();",
+        model: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
+    },
+    Mutant {
+        file: DRIVE,
+        within: "unsafe fn see_to(",
+        text: "arm().or_else(arm)",
+        by: "arm()",
+        model: ("queue_time", "an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn with_wakes_or_mark<T>(",
+        text: "self.marks.leave(TIME);",
+        by: "",
+        model: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn drain(&self",
+        text: "inner.timed.open();",
+        by: "",
+        model: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn close(&self",
+        text: "wakes.push(waker);",
+        by: "drop(waker);",
+        model: ("queue_time", "a_driver_beside_a_close_comes_to_its_end"),
+    },
+    Mutant {
+        file: HALL,
+        within: "fn wake_and_grant(&self",
+        text: "self.marks.leave(TIME);",
+        by: "",
+        model: ("queue_time", "a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "Drop for Unserved<",
+        text: "self.inner.schedule(self.head);",
+        by: "",
+        model: ("queue_time", "a_limiter_that_panics_beside_a_release_is_asked_again_in_time"),
     },
     // A deadline makes way for nobody.
     Mutant {

@@ -19,7 +19,8 @@ pin_project! {
     /// ready for it, so that as a rule no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls;
     /// meanwhile the sink within is flushed. One item waits at a time.
     ///
-    /// An item that is refused comes back in the error; the next one may pass, and a flush or a close has to be asked for again. If the sink is a stream as well, that passes as it is.
+    /// An item that is refused comes back in the error of the next call that says what has become of it: of a flush or a close, which then has to be asked for again; or of giving in the next item
+    /// (`start_send`, and so `feed` and `send`), which has its place here then, and may pass, though that call has failed. So no item is lost. If the sink is a stream as well, that passes as it is.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
@@ -54,6 +55,8 @@ pin_project! {
         // The item that waits, and how many permits it takes; and those, when it has them.
         next: Option<(T, u32)>,
         permits: Option<Unspent<P>>,
+        // The item that was refused, until that is told.
+        refused: Option<Refused<T>>,
     }
 }
 
@@ -70,7 +73,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// futures_executor::block_on(out.send("by size")).unwrap();
     /// ```
     pub const fn new(sink: S, queue: P, weight: W) -> Self {
-        Self { sink, admission: Admission::new(queue), weight, next: None, permits: None }
+        Self { sink, admission: Admission::new(queue), weight, next: None, permits: None, refused: None }
     }
 
     /// The sink within. An item that waits is not in it yet.
@@ -101,6 +104,15 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         self.project().sink
     }
 
+    /// The same, and tells of one that was refused.
+    fn poll_passed(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), SinkError<T, S::Error>>> {
+        ready!(self.as_mut().poll_item(context))?;
+        Poll::Ready(self.project().refused.take().map_or(Ok(()), |refused| Err(SinkError::Refused(refused))))
+    }
+
     /// Lets the item that waits go on, if one does. Those before it are not to wait for its permits.
     fn poll_item(
         self: Pin<&mut Self>,
@@ -113,7 +125,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
                 Poll::Ready(Ok(lease)) => *this.permits = Some(Unspent::new(lease)),
                 Poll::Ready(Err(rejected)) => {
                     let (item, _) = this.next.take().expect("is there");
-                    return Poll::Ready(Err(SinkError::Refused(Refused { item, rejected })));
+                    *this.refused = Some(Refused { item, rejected });
+                    return Poll::Ready(Ok(()));
                 }
                 Poll::Pending => {
                     return match this.sink.poll_flush(context) {
@@ -136,11 +149,21 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
 impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S, P, W, T> {
     type Error = SinkError<T, S::Error>;
 
+    /// Also where the item before was refused: that is told when the next one is safe.
     fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         ready!(self.as_mut().poll_item(context))?;
-        self.project().sink.poll_ready(context).map_err(SinkError::Sink)
+        let this = self.project();
+        if this.refused.is_some() {
+            // The sink within was ready for that one.
+            return Poll::Ready(Ok(()));
+        }
+        this.sink.poll_ready(context).map_err(SinkError::Sink)
     }
 
+    /// # Errors
+    ///
+    /// [`SinkError::Refused`] with the item before this one, which has its place here all the same.
+    ///
     /// # Panics
     ///
     /// If `poll_ready` has not been ready since the last item.
@@ -149,16 +172,16 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
         assert!(this.next.is_none(), "a sink takes an item when it is ready for one");
         let permits = this.weight.permits(&item);
         *this.next = Some((item, permits));
-        Ok(())
+        this.refused.take().map_or(Ok(()), |refused| Err(SinkError::Refused(refused)))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.as_mut().poll_item(context))?;
+        ready!(self.as_mut().poll_passed(context))?;
         self.project().sink.poll_flush(context).map_err(SinkError::Sink)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.as_mut().poll_item(context))?;
+        ready!(self.as_mut().poll_passed(context))?;
         self.project().sink.poll_close(context).map_err(SinkError::Sink)
     }
 }
@@ -191,7 +214,7 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkError<T, E> {
-    /// The item did not get its permits. The next one may.
+    /// This item did not get its permits: the one before, if the call was to give in another one, which has its place then.
     Refused(Refused<T>),
     /// The sink within has failed.
     Sink(E),

@@ -119,14 +119,20 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let limiter = self.source.at(key);
         let bin = S::bin(key, B);
         let head = inner.bins[bin].head(key);
+        let mut is_refused = false;
         if self.options.order == Order::NewestFirst || head.is_none() {
             match take(&limiter, now, min, max) {
                 // To be given back if a waker panics before it is anybody's.
-                Ok(grant) => return Step::Settled(Ok(Taken { hall: self, key, grant: Some(grant) })),
+                Ok(grant) => {
+                    return Step::Settled(Ok(Taken { hall: self, key, grant: Some(grant), at: now }));
+                }
                 Err(Denied::ExceedsCapacity { permits, capacity }) => {
                     return Step::Settled(Err(Rejected::ExceedsCapacity { permits, capacity }));
                 }
-                Err(denied) => *ask = self.ask(inner, &limiter, denied, now, now),
+                Err(denied) => {
+                    is_refused = matches!(denied, Denied::Refused { .. });
+                    *ask = self.ask(inner, &limiter, denied, now, now);
+                }
             }
         }
         if u64::from(min) > limiter.capacity() {
@@ -163,7 +169,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             return Step::Wait;
         }
         inner.counts.refused = inner.counts.refused.wrapping_add(1);
-        Step::Settled(Err(Rejected::QueueFull { permits: min, retry: retry(self.ahead(inner, key)) }))
+        let retry = retry(self.ahead(inner, key));
+        Step::Settled(Err(if is_refused {
+            Rejected::Refused { permits: min, retry }
+        } else {
+            Rejected::QueueFull { permits: min, retry }
+        }))
     }
 
     /// Raises the gate, before the limiter is asked whether one has to wait: as `grant` gives back before it looks.
@@ -202,7 +213,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         // SAFETY: the node is ours, as the caller says, and its neighbours are linked.
         unsafe {
             let Node { key, wish, .. } = &*node.as_ptr();
-            let (bin, min, sleeps) = (S::bin(*key, B), wish.min, wish.sleeps);
+            let (bin, min) = (S::bin(*key, B), wish.min);
             let end = if self.options.order == Order::OldestFirst { End::Tail } else { End::Head };
             if H::TIMES {
                 (*node.as_ptr()).since = self.clock.now();
@@ -211,7 +222,6 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             inner.occupied |= 1 << bin;
             inner.counts.waiters += 1;
             inner.counts.permits += u64::from(min);
-            inner.sleepers += u32::from(sleeps);
             self.mirror(inner);
         }
     }

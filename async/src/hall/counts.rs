@@ -15,7 +15,7 @@ pub struct QueueCounts {
     pub permits: u64,
     /// Granted after a wait, so far; what was granted at once is not counted here. Wrapping, as all that follow.
     pub granted: u64,
-    /// Refused because the queue was full.
+    /// Refused because the queue was full, whether or not the limiter would have granted anything.
     pub refused: u64,
     /// Evicted by newer ones.
     pub evicted: u64,

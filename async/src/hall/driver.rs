@@ -1,17 +1,20 @@
 //! Seeing to it that what is due is granted in time.
 //!
-//! One of three does: the queue itself, woken by its timer; a task; a thread that waits. Invariant: where `armed` is not [`Timestamp::MAX`], one of them has been told of that instant, or was about to ask,
-//! and has not left since.
+//! The queue itself does, woken by its timer; or a task that drives it; or whoever calls `advance`. A thread that waits does so besides, whether or not one of the others is there: it sleeps until what is due
+//! next, so that it depends on no timer that cannot run while it sleeps, or any more. How one of several is chosen, and what happens when it leaves, [`Crew`] says; here is what they do.
 #![allow(unsafe_code)]
 
 use core::mem;
+use core::ptr::NonNull;
 use core::task::Waker;
 
 use portcullis_core::{Clock, Timestamp};
 
-use super::{CLOSED, Hall, Inner};
-use crate::list::{Bin, Node};
+use super::waits::Stays;
+use super::{CLOSED, DUE, Hall, Inner, TIME};
+use crate::crew::Driver;
 use crate::lock::RawLock;
+use crate::panics::{quietly, unless_unwinding};
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::wakes::Wakes;
@@ -35,57 +38,54 @@ pub enum Next {
 }
 
 /// Who asks when the agenda goes on.
+#[derive(Clone, Copy)]
 pub(crate) enum Caller<'w> {
-    /// Somebody who will not be told when that changes.
+    /// One who does not come again.
     Passer,
     /// The queue itself.
     Attendant,
     /// A task that does nothing else.
-    Driver(&'w Waker),
-    /// A thread that waits, if there is nobody else.
+    Driver(NonNull<Driver>, &'w Waker),
+    /// A thread that waits.
     #[cfg(all(feature = "std", not(loom)))]
-    Sleeper(&'w Waker),
+    Sleeper(NonNull<Driver>, &'w Waker),
 }
 
-impl Caller<'_> {
-    fn waker(&self) -> Option<&Waker> {
-        match self {
-            Self::Passer | Self::Attendant => None,
-            Self::Driver(waker) => Some(waker),
-            #[cfg(all(feature = "std", not(loom)))]
-            Self::Sleeper(waker) => Some(waker),
-        }
-    }
+/// A member of one of the crews.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Timed(NonNull<Driver>),
+    #[cfg(all(feature = "std", not(loom)))]
+    Thread(NonNull<Driver>),
+}
+
+/// What a caller has found.
+pub(crate) struct Look {
+    /// When the agenda goes on.
+    pub(crate) next: Next,
+    /// Whether the caller is in charge, and so comes again at that instant.
+    pub(crate) drives: bool,
+    /// How many of those who arm the timer have come to that by now.
+    pub(crate) turn: u32,
 }
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Grants what can be granted, and says when the agenda goes on, with a number that says how many of those who arm the timer have come to that by now. `None` to a sleeper if
-    /// somebody else drives.
-    pub(crate) fn next(&self, caller: &Caller<'_>) -> Option<(Next, u32)> {
+    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept in `wakes`. `None` to the queue itself if the lines are held: the one who has them tells it again.
+    ///
+    /// # Safety
+    ///
+    /// A member stays where it is until it has left.
+    pub(crate) unsafe fn next(&self, caller: Caller<'_>, wakes: &mut Wakes) -> Option<Look> {
         if matches!(caller, Caller::Passer) && self.gate.load(Relaxed) & !CLOSED == 0 {
-            return Some((Next::Idle, 0));
+            return Some(Look { next: Next::Idle, drives: false, turn: 0 });
         }
         loop {
             let mut waker = caller.waker().cloned();
-            let next = self.with(|inner, wakes| {
-                let drives = match caller {
-                    Caller::Passer => false,
-                    Caller::Attendant => true,
-                    #[cfg(all(feature = "std", not(loom)))]
-                    Caller::Sleeper(waker)
-                        if inner.attendant.is_some()
-                            || inner.driver.as_ref().is_some_and(|other| !other.will_wake(waker)) =>
-                    {
-                        return Some(None);
-                    }
-                    _ => {
-                        mem::swap(&mut inner.driver, &mut waker);
-                        true
-                    }
-                };
+            let look = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
+                // SAFETY: as the caller says.
+                let drives = unsafe { inner.come(caller, &mut waker) };
                 self.drain(inner, wakes, None);
-                if drives {
-                    inner.armed = inner.due();
+                if drives && inner.take_charge(caller) {
                     self.turns.fetch_add(1, SeqCst);
                 }
                 let next = match inner.due() {
@@ -94,77 +94,145 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                     due => Next::At(due),
                 };
                 // The rest is granted without the lock.
-                if wakes.is_full() { None } else { Some(Some((next, self.turns.load(Relaxed)))) }
-            });
-            // Ours, or that of one who drove before. (He need not know: he is not asked any more.)
+                (!wakes.is_full()).then(|| Look { next, drives, turn: self.turns.load(Relaxed) })
+            };
+            let look = match caller {
+                // It may be told in a release.
+                Caller::Attendant => self.with_wakes_or_mark(wakes, look)?,
+                _ => self.with_wakes(wakes, look),
+            };
+            // The one before, which is dropped outside of the lock.
             drop(waker);
-            if let Some(next) = next {
-                return next;
+            if look.is_some() {
+                return look;
             }
         }
     }
 
-    /// How many of those calls there have been: after one has armed the timer, it sees at least those that have armed it before.
+    /// As `next`, of one who only passes.
+    pub(crate) fn pass_by(&self) -> Next {
+        let mut wakes = Wakes::new();
+        // SAFETY: it is no member.
+        let look = unsafe { self.next(Caller::Passer, &mut wakes) };
+        wakes.resume();
+        look.map_or(Next::Idle, |look| look.next)
+    }
+
+    /// How many of those have come who arm the timer: after one has armed it, it sees at least those that have armed it before.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(SeqCst)
     }
 
-    /// Has the agenda asked for anew, if it begins earlier than somebody is armed for: by whoever drives.
-    pub(super) fn tell(inner: &mut Inner<S::Key, B>, wakes: &mut Wakes) {
-        let due = inner.due();
-        if due >= inner.armed {
-            return;
-        }
-        let told = inner.attendant.clone().or_else(|| inner.driver.take()).or_else(|| inner.sleeper());
-        if told.is_some() {
-            inner.armed = due;
-            wakes.push(told);
-        }
-    }
-
     /// Has the queue told by this waker when the agenda changes.
     pub(crate) fn attend(&self, waker: Waker) {
-        let old = self.with(|inner, _| {
-            inner.armed = Timestamp::MAX;
-            inner.attendant.replace(waker)
-        });
+        let old = self.with(|inner, _| inner.timed.attend(waker));
         drop(old);
     }
 
-    /// Nobody drives any more, or not this one; maybe another one does.
-    pub(crate) fn undrive(&self, one: Option<&Waker>) {
-        self.with(|inner, wakes| {
-            // One who has been told, and leaves without having asked, is not there any more.
-            let leaves =
-                one.is_none_or(|one| inner.driver.as_ref().is_none_or(|driver| driver.will_wake(one)));
-            if leaves {
-                wakes.push(inner.driver.take());
-                inner.armed = Timestamp::MAX;
-            }
+    /// Has the timer armed anew, by the one in charge.
+    pub(crate) fn rearm(&self, wakes: &mut Wakes) {
+        self.marks.leave(TIME);
+        self.wake_and_grant(wakes);
+    }
+
+    /// One who was in charge could not arm its timer: another one is told, or else whoever comes next tells it again.
+    pub(crate) fn disarm(&self, caller: Caller<'_>) {
+        let member = match caller {
+            Caller::Driver(member, _) => Some(member),
+            _ => None,
+        };
+        let mut wakes = Wakes::new();
+        let told = self.lock.try_lock(|| {
+            // SAFETY: under the lock.
+            let inner = unsafe { &mut *self.inner.get() };
+            inner.timed.pass_on(member)
+        });
+        match told {
+            Some(Some(waker)) => wakes.tell_driver(waker),
+            Some(None) => {}
+            None => self.marks.leave(TIME),
+        }
+        quietly(|| self.wake_and_grant(&mut wakes));
+    }
+
+    /// A member leaves, and another one is told, if it was in charge.
+    ///
+    /// # Safety
+    ///
+    /// It is in no other crew than the one of its place.
+    pub(crate) unsafe fn leave(&self, place: Place) {
+        unless_unwinding(|| {
+            let stays = Stays;
+            let waker = self.with(move |inner, _| {
+                // SAFETY: as the caller says.
+                let waker = match place {
+                    Place::Timed(member) => {
+                        let (waker, was_in_charge) = unsafe { inner.timed.leave(member) };
+                        if was_in_charge {
+                            // What was due for it is granted before it goes.
+                            self.marks.leave(DUE);
+                        }
+                        waker
+                    }
+                    #[cfg(all(feature = "std", not(loom)))]
+                    Place::Thread(member) => unsafe { inner.threads.leave(member) }.0,
+                };
+                mem::forget(stays);
+                waker
+            });
+            drop(waker);
         });
     }
 }
 
-impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
-    /// Somebody who waits in a thread, and is to be woken to drive.
-    fn sleeper(&self) -> Option<Waker> {
-        if self.sleepers == 0 {
-            return None;
+impl Caller<'_> {
+    fn waker(&self) -> Option<&Waker> {
+        match self {
+            Self::Passer | Self::Attendant => None,
+            Self::Driver(_, waker) => Some(waker),
+            #[cfg(all(feature = "std", not(loom)))]
+            Self::Sleeper(_, waker) => Some(waker),
         }
-        for head in self.bins.iter().flat_map(Bin::heads) {
-            let mut node = Some(head);
-            while let Some(waits) = node {
-                // SAFETY: linked, and we have the lines. Its waker is set again when it is polled.
-                unsafe {
-                    if (*waits.as_ptr()).wish.sleeps
-                        && let Some(waker) = Node::rewake(waits, None)
-                    {
-                        return Some(waker);
-                    }
-                }
-                node = Bin::next(waits);
+    }
+}
+
+impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
+    /// One who may see to the time is here. Whether it takes charge.
+    ///
+    /// # Safety
+    ///
+    /// As of `Crew::come`.
+    unsafe fn come(&mut self, caller: Caller<'_>, waker: &mut Option<Waker>) -> bool {
+        match caller {
+            Caller::Passer => false,
+            Caller::Attendant => true,
+            // SAFETY: as the caller says.
+            Caller::Driver(member, _) => unsafe {
+                self.timed.come(member, waker);
+                !self.timed.is_attended()
+            },
+            #[cfg(all(feature = "std", not(loom)))]
+            // SAFETY: as the caller says.
+            Caller::Sleeper(member, _) => unsafe {
+                self.threads.come(member, waker);
+                self.threads.is_open_to(member)
+            },
+        }
+    }
+
+    /// One who may see to the time does, from now on. Whether it arms the timer.
+    fn take_charge(&mut self, caller: Caller<'_>) -> bool {
+        let due = self.due();
+        match caller {
+            Caller::Passer => return false,
+            Caller::Attendant => self.timed.take_charge(None, due),
+            Caller::Driver(member, _) => self.timed.take_charge(Some(member), due),
+            #[cfg(all(feature = "std", not(loom)))]
+            Caller::Sleeper(member, _) => {
+                self.threads.take_charge(Some(member), due);
+                return false;
             }
         }
-        None
+        true
     }
 }

@@ -8,10 +8,11 @@ use core::time::Duration;
 
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
-use super::{DRAINED, Grant, Hall, Inner};
+use super::{DRAINED, Grant, Hall, Inner, TIME};
 use crate::agenda::Due;
 use crate::list::{Ask, Bin, Node, State, TakenOut, Wish};
 use crate::lock::RawLock;
+use crate::marks::Marks;
 use crate::options::Order;
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -23,11 +24,15 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     pub(super) fn drain(&self, inner: &mut Inner<S::Key, B>, wakes: &mut Wakes, key: Option<S::Key>) {
         // Before the limiters are asked, so that what comes after is marked anew.
         let mut marks = self.marks.take();
+        if marks.bits & TIME != 0 {
+            inner.timed.open();
+        }
         if inner.occupied == 0 {
             marks.bits = 0;
             return;
         }
         let now = self.clock.now();
+        inner.now = now;
         if inner.closed {
             for bin in 0..B {
                 while let Some(head) = inner.bins[bin].heads().next() {
@@ -103,10 +108,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         true
     }
 
-    /// How long ago something may have been due, to be granted as of then. Not where newcomers take past those who wait: they may have done so since, by more than a limiter stands if the clock
+    /// How long ago something may have been due, to be granted as of then. Not where newcomers, or others, take past those who wait: they may have done so since, by more than a limiter stands if the clock
     /// has gone back. Where they do not, what is due comes from the limiter's state as it still is.
     fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
+            _ if S::SHARED => 0,
             Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
             Order::NewestFirst => 0,
         };
@@ -119,16 +125,16 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         &self,
         inner: &mut Inner<S::Key, B>,
         wakes: &mut Wakes,
-        mut head: NonNull<Node<S::Key>>,
+        head: NonNull<Node<S::Key>>,
         mut at: Timestamp,
         now: Timestamp,
     ) {
         // SAFETY: linked, and we have the lines.
         let key = unsafe { (*head.as_ptr()).key };
         let limiter = self.source.at(key);
-        // If the limiter panics, the line is on no agenda.
-        let unserved = self.marks.unless_forgotten(Self::bit(key));
+        let mut unserved = Unserved { marks: &self.marks, bit: Self::bit(key), inner, head, now };
         loop {
+            let (inner, head) = (&mut *unserved.inner, unserved.head);
             // SAFETY: the same.
             let Wish { min, max, deadline, .. } = unsafe { (*head.as_ptr()).wish };
             let taken =
@@ -160,7 +166,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 }
             };
             match settled {
-                Some(next) => head = next,
+                Some(next) => unserved.head = next,
                 None => break,
             }
         }
@@ -224,14 +230,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             inner.agenda.set(node, Timestamp::MAX, Due::Ask);
             inner.counts.waiters -= 1;
             inner.counts.permits -= u64::from(wish.min);
-            inner.sleepers -= u32::from(wish.sleeps);
             self.mirror(inner);
             let head = inner.head_of(bin, node);
             let taken = inner.bins[bin].take_out(node, head);
-            if wish.sleeps && taken.0.is_none() {
-                // A thread that was told to drive, and leaves without having asked.
-                inner.armed = Timestamp::MAX;
-            }
             if inner.bins[bin].is_empty() {
                 inner.occupied &= !(1 << bin);
             }
@@ -281,6 +282,26 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 }
 
+/// A line whose limiter may panic before the head is on the agenda. If it does, the limiter is asked again by the one who leaves the lines, and when some time has passed.
+struct Unserved<'s, K: Copy + PartialEq, const B: usize> {
+    marks: &'s Marks,
+    bit: usize,
+    inner: &'s mut Inner<K, B>,
+    head: NonNull<Node<K>>,
+    now: Timestamp,
+}
+
+impl<K: Copy + PartialEq, const B: usize> Drop for Unserved<'_, K, B> {
+    fn drop(&mut self) {
+        self.marks.leave(self.bit);
+        // SAFETY: linked, and we have the lines.
+        unsafe {
+            (*self.head.as_ptr()).ask = Ask { at: self.now.saturating_add(AFTER_PANIC), exact: false };
+            self.inner.schedule(self.head);
+        }
+    }
+}
+
 impl<K, const B: usize> Inner<K, B> {
     /// A time from 0 to `most`. What it is drawn from is stirred by the time and the place (xorshift; Marsaglia, 2003): enough for those who are not to come all at once.
     pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {
@@ -297,6 +318,9 @@ impl<K, const B: usize> Inner<K, B> {
 
 /// When to ask a limiter again that does not know itself.
 const AGAIN: Duration = Duration::from_millis(1);
+
+/// When to ask a limiter again that has panicked.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// Takes as many as there are, `min` to `max`.
 pub(super) fn take<L: Limiter>(limiter: &L, now: Timestamp, min: u32, max: u32) -> Result<Grant, Denied> {

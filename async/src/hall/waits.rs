@@ -9,15 +9,15 @@ use portcullis_core::{Clock, Limiter, Receipt, Timestamp};
 
 use super::admit::{earliest, exceeds};
 use super::serve::take;
-use super::{DRAINED, Grant, Hall};
+use super::{DRAINED, Grant, GrantAll, Hall};
 use crate::Rejected;
 use crate::hook::{Hook, Outcome, Waited};
 use crate::list::{End, Node, State, Wish};
 use crate::lock::RawLock;
 use crate::options::Order;
+use crate::panics::unless_unwinding;
 use crate::source::Source;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::wakes::Wakes;
 
 /// What a wait asks of where it waits.
 pub trait Waits {
@@ -109,15 +109,17 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         // Neither cloned nor dropped under the lock: it is somebody else's code.
         let mut waker = Some(waker.clone());
         if self.gate.load(Relaxed) & bit != 0 {
+            let panicking = GrantAll(self);
             let enters = self.lock.lock(|| {
                 // SAFETY: under the lock.
                 let inner = unsafe { &mut *self.inner.get() };
                 // SAFETY: as the caller says. Nothing changes for those who wait already, nor for the agenda.
                 unsafe { self.enter_behind(inner, node, &mut waker) }
             });
+            mem::forget(panicking);
             if enters {
                 if self.marks.are_left::<R>() {
-                    self.wake_and_grant(&mut Wakes::new());
+                    self.grant_marked();
                 }
                 return None;
             }
@@ -183,6 +185,43 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
     }
 
     unsafe fn cancel(&self, node: NonNull<Node<S::Key>>) {
+        // SAFETY: as the caller says.
+        unless_unwinding(|| unsafe { self.give_up(node) });
+    }
+
+    unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> bool {
+        let mut waker = Some(waker.clone());
+        self.with(|inner, _| {
+            self.raise(DRAINED);
+            if self.is_drained() {
+                return false;
+            }
+            let head = inner.drainers.heads().next();
+            if let Some(waker) = waker.take() {
+                // SAFETY: as the caller says.
+                unsafe { inner.drainers.enter(node, head, End::Tail, waker) };
+                inner.occupied |= DRAINED;
+            }
+            true
+        })
+    }
+
+    unsafe fn cancel_drained(&self, node: NonNull<Node<S::Key>>) {
+        // SAFETY: valid, as the caller says.
+        if unsafe { Node::state(node) } == State::Waiting {
+            // SAFETY: as the caller says.
+            unless_unwinding(|| unsafe { self.give_up_drained(node) });
+        }
+    }
+}
+
+impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Hall<S, C, R, H, B> {
+    /// As `cancel`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up(&self, node: NonNull<Node<S::Key>>) {
         let _unclaimed = Unclaimed { hall: self, node };
         // SAFETY: valid, as the caller says.
         if unsafe { Node::state(node) } == State::Waiting {
@@ -217,24 +256,12 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         }
     }
 
-    unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> bool {
-        let mut waker = Some(waker.clone());
-        self.with(|inner, _| {
-            self.raise(DRAINED);
-            if self.is_drained() {
-                return false;
-            }
-            let head = inner.drainers.heads().next();
-            if let Some(waker) = waker.take() {
-                // SAFETY: as the caller says.
-                unsafe { inner.drainers.enter(node, head, End::Tail, waker) };
-                inner.occupied |= DRAINED;
-            }
-            true
-        })
-    }
-
-    unsafe fn cancel_drained(&self, node: NonNull<Node<S::Key>>) {
+    /// As `cancel_drained`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up_drained(&self, node: NonNull<Node<S::Key>>) {
         let stays = Stays;
         let waker = self.with(move |inner, _| {
             // SAFETY: waiting, and so among the drainers, now that we have the lines.
@@ -253,7 +280,7 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
 }
 
 /// A node that goes, and is in a line still. There is no way on if it cannot be taken out: a panic while another one unwinds ends the program.
-struct Stays;
+pub(super) struct Stays;
 
 impl Drop for Stays {
     fn drop(&mut self) {
@@ -270,8 +297,8 @@ struct Unclaimed<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Unclaimed<'_, S, C, R, H, B> {
     fn drop(&mut self) {
         // SAFETY: no longer in a line, and so ours.
-        let Node { key, grant, .. } = unsafe { &mut *self.node.as_ptr() };
-        drop(Taken { hall: self.hall, key: *key, grant: grant.take() });
+        let Node { key, grant, until, .. } = unsafe { &mut *self.node.as_ptr() };
+        drop(Taken { hall: self.hall, key: *key, grant: grant.take(), at: *until });
     }
 }
 
@@ -280,6 +307,8 @@ pub(super) struct Taken<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> 
     pub(super) hall: &'h Hall<S, C, R, H, B>,
     pub(super) key: S::Key,
     pub(super) grant: Option<Grant>,
+    /// When it was taken, or later.
+    pub(super) at: Timestamp,
 }
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
@@ -290,18 +319,33 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C, R, H, B> {
     fn drop(&mut self) {
-        if let Some((permits, mut receipt)) = self.grant.take() {
-            self.hall.give_back(self.key, permits, &mut receipt);
+        if self.grant.as_ref().is_some_and(|(permits, _)| *permits > 0) {
+            unless_unwinding(|| self.give_back());
         }
     }
 }
 
-impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Gives back what was taken for somebody who does not want it any more.
-    fn give_back(&self, key: S::Key, permits: u32, receipt: &mut Receipt) {
-        if permits > 0 {
-            self.source.at(key).refund_at(self.clock.now(), permits, receipt);
-            self.released(key, None);
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+    /// Gives back what is not wanted any more.
+    fn give_back(&mut self) {
+        let refund = Refund(self);
+        // If the clock panics, as of when it was taken.
+        let now = refund.0.hall.clock.now();
+        refund.0.at = now;
+    }
+}
+
+/// Refunds what was taken, also if a clock panics, and has it granted to others.
+struct Refund<'t, 'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'t mut Taken<'h, S, C, R, H, B>);
+
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Refund<'_, '_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        let Taken { hall, key, grant, at } = &mut *self.0;
+        if let Some((permits, mut receipt)) = grant.take() {
+            unless_unwinding(|| {
+                hall.source.at(*key).refund_at(*at, permits, &mut receipt);
+                hall.released(*key, None);
+            });
         }
     }
 }

@@ -1,7 +1,9 @@
 use core::fmt;
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
@@ -9,6 +11,7 @@ use std::vec::Vec;
 use portcullis_core::{Clock, Timestamp};
 
 use super::Timer;
+use crate::panics::quietly;
 
 /// A timer of plain `std`: a thread that sleeps, one for all such timers of the process; it begins with the first of them that is asked, and ends never.
 ///
@@ -39,16 +42,19 @@ pub struct ThreadTimer {
 /// What one timer was asked for.
 struct Alarm {
     set: Mutex<Option<(Instant, Waker)>>,
-    /// Its place among those that the thread looks at.
-    known: Once,
+    /// Its place among those that the thread looks at; changes under their lock.
+    place: AtomicUsize,
 }
+
+/// The place of an alarm that the thread does not look at.
+const NO_PLACE: usize = usize::MAX;
 
 /// The alarms that the thread looks at, and whether it has looked at all since one was set.
 static ALARMS: Mutex<Alarms> = Mutex::new(Alarms { all: Vec::new(), until: None, runs: false });
 static CHANGED: Condvar = Condvar::new();
 
 struct Alarms {
-    all: Vec<Weak<Alarm>>,
+    all: Vec<Arc<Alarm>>,
     /// The thread sleeps until then; `None` for ever.
     until: Option<Instant>,
     runs: bool,
@@ -59,6 +65,32 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Alarms {
+    /// Has the thread look at an alarm.
+    fn learn(&mut self, alarm: &Arc<Alarm>) {
+        if alarm.place.load(Relaxed) == NO_PLACE {
+            alarm.place.store(self.all.len(), Relaxed);
+            self.all.push(Arc::clone(alarm));
+        }
+    }
+
+    /// Has the thread look at it no more; the last one takes its place.
+    fn forget(&mut self, alarm: &Alarm) {
+        let place = alarm.place.swap(NO_PLACE, Relaxed);
+        if place == NO_PLACE {
+            return;
+        }
+        self.all.swap_remove(place);
+        if let Some(moved) = self.all.get(place) {
+            moved.place.store(place, Relaxed);
+        }
+        // Room for half as many again, and no more than four times as many.
+        if self.all.len() < self.all.capacity() / 4 {
+            self.all.shrink_to(self.all.len() * 2);
+        }
+    }
+}
+
 /// Wakes whoever is due, for ever.
 fn run() {
     let mut due = Vec::new();
@@ -66,15 +98,13 @@ fn run() {
     loop {
         let now = Instant::now();
         let mut next: Option<Instant> = None;
-        alarms.all.retain(|alarm| {
-            let Some(alarm) = alarm.upgrade() else { return false };
+        for alarm in &alarms.all {
             let mut set = locked(&alarm.set);
             if let Some((_, waker)) = set.take_if(|(at, _)| *at <= now) {
                 due.push(waker);
             }
             next = set.as_ref().map(|(at, _)| *at).into_iter().chain(next).min();
-            true
-        });
+        }
         alarms.until = next;
         if due.is_empty() {
             alarms = match next {
@@ -88,7 +118,7 @@ fn run() {
             drop(alarms);
             for waker in due.drain(..) {
                 // One that panics is not to keep the others asleep.
-                _ = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| waker.wake()));
+                quietly(|| waker.wake());
             }
             alarms = locked(&ALARMS);
         }
@@ -106,7 +136,8 @@ impl ThreadTimer {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        Self { origin: Instant::now(), alarm: Arc::new(Alarm { set: Mutex::new(None), known: Once::new() }) }
+        let alarm = Alarm { set: Mutex::new(None), place: AtomicUsize::new(NO_PLACE) };
+        Self { origin: Instant::now(), alarm: Arc::new(alarm) }
     }
 }
 
@@ -120,6 +151,7 @@ impl Drop for ThreadTimer {
     fn drop(&mut self) {
         // Here, so that the thread drops no waker under its lock.
         let set = locked(&self.alarm.set).take();
+        locked(&ALARMS).forget(&self.alarm);
         drop(set);
     }
 }
@@ -144,7 +176,7 @@ impl Timer for ThreadTimer {
         let old = locked(&self.alarm.set).replace((instant, waker.clone()));
         drop(old);
         let mut alarms = locked(&ALARMS);
-        self.alarm.known.call_once(|| alarms.all.push(Arc::downgrade(&self.alarm)));
+        alarms.learn(&self.alarm);
         if !alarms.runs {
             thread::Builder::new()
                 .name("portcullis-timer".into())

@@ -1,8 +1,6 @@
-use core::panic::AssertUnwindSafe;
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use core::{fmt, mem};
-use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{Clock, Timestamp};
@@ -11,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Timer;
+use crate::panics::quietly;
 
 /// A timer of tokio's: its clock is [`tokio::time::Instant`], which a test can pause and advance; its origin the moment of its making. Needs the feature `tokio`.
 ///
@@ -71,7 +70,7 @@ impl Alarm {
             };
             if let Some((_, waker)) = due {
                 // One that panics is not to end the task.
-                _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                quietly(|| waker.wake());
                 continue;
             }
             match until {
@@ -127,8 +126,14 @@ impl TokioTimer {
 
 impl Drop for TokioTimer {
     fn drop(&mut self) {
-        self.alarm.set().over = true;
+        // Here, so that the task drops no waker under its lock, nor keeps it until it is polled.
+        let alarm = {
+            let mut set = self.alarm.set();
+            set.over = true;
+            set.alarm.take()
+        };
         self.alarm.changed.notify_one();
+        drop(alarm);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 
 use portcullis_async::{Acquire, Order, Queue, Rejected, Timer};
-use portcullis_core::{Clock, Concurrency, Limiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Clock, Concurrency, QueueLimiter, Rate, Timestamp, TokenBucket};
 
 use crate::allocations::allocations;
 use crate::runtime::{Pool, Runtime, Smol, Tokio};
@@ -126,7 +126,7 @@ fn read(counter: &AtomicU64) -> u64 {
 type Crowded<L, T> = Arc<Queue<L, Watched<T>>>;
 
 /// Waits again and again until all is `over`.
-async fn wait<R: Runtime, L: Limiter>(
+async fn wait<R: Runtime, L: QueueLimiter>(
     runtime: R,
     queue: Crowded<L, R::Timer>,
     seen: Arc<Seen>,
@@ -200,7 +200,7 @@ async fn wait<R: Runtime, L: Limiter>(
 }
 
 /// What is true of each queue when all is over.
-fn nothing_is_lost<L: Limiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen) {
+fn nothing_is_lost<L: QueueLimiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
     assert_eq!(counts.refused, read(&seen.refused));

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::Instant;
 
 use portcullis_async::{Queue, Timer};
-use portcullis_core::Limiter;
+use portcullis_core::QueueLimiter;
 use runtime::{Pool, Runtime, Simulation, Smol, Tokio};
 use tokio::sync::oneshot;
 
@@ -33,7 +33,7 @@ type Shared<L, T> = Arc<Queue<L, T>>;
 /// A queue that sees to its time by the runtime's timer.
 fn attended<R: Runtime, L>(runtime: &R, limiter: L, max_permits: u64) -> Shared<L, R::Timer>
 where
-    L: Limiter + Send + Sync + 'static,
+    L: QueueLimiter + Send + Sync + 'static,
 {
     let queue = Arc::new(Queue::new(limiter, runtime.timer(), max_permits));
     queue.attend_shared();
@@ -106,7 +106,7 @@ impl Noise {
 }
 
 /// Nobody waits, and nothing is held.
-fn is_conserved<L: Limiter, T: Timer>(queue: &Queue<L, T>, available: u64) {
+fn is_conserved<L: QueueLimiter, T: Timer>(queue: &Queue<L, T>, available: u64) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
     assert_eq!((queue.held(), queue.available()), (0, available), "all permits are back");

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use portcullis_async::{Order, Queue, RawLock, Rejected, ThreadLock, Timer};
-use portcullis_core::{Clock, Concurrency, Lease, Limiter, ManualClock, Timestamp};
+use portcullis_core::{Clock, Concurrency, Lease, Limiter, ManualClock, QueueLimiter, Timestamp};
 
 pub const START: Timestamp = Timestamp::ZERO;
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -20,16 +20,16 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub type Manual<L = Concurrency> = Queue<L, Hand>;
 pub type Shared<L = Concurrency> = Arc<Manual<L>>;
 
-pub fn queue<L: Limiter>(limiter: L, max_permits: u64) -> Manual<L> {
+pub fn queue<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> {
     Queue::new(limiter, Hand::new(), max_permits)
 }
 
-pub fn newest_first<L: Limiter>(limiter: L, max_permits: u64) -> Manual<L> {
+pub fn newest_first<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> {
     queue(limiter, max_permits).with_order(Order::NewestFirst)
 }
 
 /// What the limiter has now.
-pub fn available<L: Limiter>(queue: &Manual<L>) -> u64 {
+pub fn available<L: QueueLimiter>(queue: &Manual<L>) -> u64 {
     queue.available_at(queue.clock().now())
 }
 

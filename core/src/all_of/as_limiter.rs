@@ -1,7 +1,7 @@
 use crate::all_of::sealed::TakeThen;
 use crate::all_of::{AllOf, Composed, DeniedBy, Limits, beyond_count, times_over};
 use crate::metadata::{self, Metadata, Used};
-use crate::{Denied, Idle, Limiter, Plan, Receipt, Retry, Timestamp};
+use crate::{Denied, Idle, Limiter, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
 ///
@@ -43,10 +43,6 @@ impl<T: Limits> Limiter for AllOf<T> {
 
     fn release(&self, n: u32) {
         self.limits.release(n);
-    }
-
-    fn held(&self) -> u64 {
-        self.each().map(Limiter::held).max().unwrap_or(0)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -111,6 +107,88 @@ impl<T: Limits> Limiter for AllOf<T> {
 impl<T: Limits> TakeThen for AllOf<T> {
     fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
         self.grant_then(now, n, rest).map_err(|denied| self.as_one(denied))
+    }
+}
+
+impl<T: QueueLimits> QueueLimiter for AllOf<T> {
+    const SHARED: bool = T::SHARED;
+
+    fn held(&self) -> u64 {
+        self.limits.held()
+    }
+}
+
+impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
+
+/// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references to limits whose permits come back by time. Sealed.
+///
+/// ```
+/// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
+/// let all = TokenBucket::new(Rate::per_second(9), 9);
+/// let limits = (Concurrency::new(1), &all);
+/// assert_eq!(limits.held(), 0);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a queue cannot own all of `{Self}`",
+    label = "permits of one of them may be released past the queue, which would wake none of those who wait",
+    note = "name the limits themselves; a pointer to one is possible where all its permits come back by time (`Replenishing`)",
+    note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
+)]
+pub trait QueueLimits: Limits {
+    /// Whether others may take from one of them past the queue.
+    const SHARED: bool;
+
+    /// The most permits that are out of one of them, and come back by release alone.
+    fn held(&self) -> u64;
+}
+
+/// Limits all of whose permits come back by time alone. Sealed.
+pub trait ReplenishingLimits: Limits {}
+
+macro_rules! tuple {
+    ($($limiter:ident),+) => {
+        impl<$($limiter: QueueLimiter),+> QueueLimits for ($($limiter,)+) {
+            const SHARED: bool = $($limiter::SHARED)||+;
+
+            #[expect(non_snake_case, reason = "each part by its type's name")]
+            fn held(&self) -> u64 {
+                let ($($limiter,)+) = self;
+                0 $(.max($limiter.held()))+
+            }
+        }
+
+        impl<$($limiter: Replenishing),+> ReplenishingLimits for ($($limiter,)+) {}
+    };
+}
+
+tuple!(A);
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
+tuple!(A, B, C, D, E);
+tuple!(A, B, C, D, E, F);
+tuple!(A, B, C, D, E, F, G);
+tuple!(A, B, C, D, E, F, G, H);
+
+impl<L: QueueLimiter, const N: usize> QueueLimits for [L; N] {
+    const SHARED: bool = L::SHARED;
+
+    fn held(&self) -> u64 {
+        self.iter().map(L::held).max().unwrap_or(0)
+    }
+}
+
+impl<L: Replenishing, const N: usize> ReplenishingLimits for [L; N] {}
+
+impl<L: Replenishing> ReplenishingLimits for [L] {}
+
+impl<T: ReplenishingLimits + ?Sized> ReplenishingLimits for &T {}
+
+impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
+    const SHARED: bool = true;
+
+    fn held(&self) -> u64 {
+        0
     }
 }
 

@@ -1,0 +1,400 @@
+//! Who sees to a queue's time: when one driver leaves, in whatever way, the next one is told.
+
+mod support;
+
+use core::future::Future;
+use core::panic::AssertUnwindSafe;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use portcullis_async::{Acquire, Next, Queue, Rejected, ThreadTimer, Timer};
+use portcullis_core::{Clock, Concurrency, MonotonicClock, Rate, Retry, Timestamp, TokenBucket};
+use support::{Hand, Shared, Task, permits, queue, waker};
+
+const fn secs(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// One token a second, none there.
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+}
+
+/// A task that drives beside its own wait, and leaves with its permits.
+fn driving<'q>(queue: &'q support::Manual<TokenBucket>) -> Task<impl Future<Output = u32> + 'q> {
+    let (mut drive, mut wait) = (Box::pin(queue.drive()), Box::pin(queue.acquire(1)));
+    Task::new(core::future::poll_fn(move |context| {
+        assert!(drive.as_mut().poll(context).is_pending());
+        wait.as_mut().poll(context).map(|lease| lease.unwrap().permits())
+    }))
+}
+
+#[test]
+fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
+    // As they came, and the other way round.
+    for polls_backwards in [false, true] {
+        let queue = queue(bucket(5), 99);
+        let mut tasks: Vec<_> = (0..5).map(|_| Some(driving(&queue))).collect();
+        let order: Vec<usize> = if polls_backwards { (0..5).rev().collect() } else { (0..5).collect() };
+        for &number in &order {
+            assert!(tasks[number].as_mut().is_some_and(Task::is_pending));
+        }
+        let mut seen = [0; 5];
+        for second in 1..=5 {
+            queue.clock().jump(secs(second));
+            // Who is woken is polled, and nothing else happens.
+            loop {
+                let mut idle = true;
+                for number in 0..5 {
+                    let Some(task) = tasks[number].as_mut() else { continue };
+                    if task.wakes() > seen[number] {
+                        seen[number] = task.wakes();
+                        idle = false;
+                        if task.poll().is_ready() {
+                            tasks[number] = None;
+                        }
+                    }
+                }
+                if idle {
+                    break;
+                }
+            }
+            assert_eq!(queue.counts().granted, second, "backwards: {polls_backwards}");
+        }
+        assert!(tasks.iter().all(Option::is_none));
+    }
+}
+
+#[test]
+fn a_driver_that_leaves_has_the_next_one_told() {
+    let queue = queue(bucket(5), 99);
+    let _wait = Task::waiting(queue.acquire(1));
+    let [mut first, second, third] = [(); 3].map(|()| Task::waiting(queue.drive()));
+    drop(third);
+    assert_eq!(first.wakes() + second.wakes(), 1, "the timer was the third one's");
+    assert_eq!(first.wakes(), 1);
+    assert!(first.is_pending());
+    assert_eq!(queue.clock().alarm(), Some(secs(1)));
+    // One that is not in charge leaves no trace.
+    drop(second);
+    assert_eq!(first.wakes(), 1);
+    queue.clock().jump(secs(1));
+    assert_eq!(first.wakes(), 2);
+}
+
+#[test]
+fn a_driver_that_was_told_and_leaves_before_it_is_polled_has_the_next_one_told() {
+    let queue = queue(bucket(5), 99);
+    let [first, second] = [(); 2].map(|()| Task::waiting(queue.drive()));
+    let _wait = Task::waiting(queue.acquire(1));
+    assert_eq!((first.wakes(), second.wakes()), (0, 1));
+    drop(second);
+    assert_eq!(first.wakes(), 1);
+}
+
+#[test]
+fn drivers_that_share_one_waker_are_told_apart() {
+    let queue = queue(bucket(5), 99);
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let shared = {
+        let wakes = Arc::clone(&wakes);
+        waker(move || _ = wakes.fetch_add(1, Ordering::Relaxed))
+    };
+    let mut drivers: Vec<_> = (0..3).map(|_| Box::pin(queue.drive())).collect();
+    for driver in &mut drivers {
+        assert!(driver.as_mut().poll(&mut Context::from_waker(&shared)).is_pending());
+    }
+    let _wait = Task::waiting(queue.acquire(1));
+    assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    // The one that was told leaves: the last one polled, and then the others in their order.
+    for leaves in [2, 0, 0] {
+        wakes.store(0, Ordering::Relaxed);
+        drop(drivers.remove(leaves));
+        assert_eq!(wakes.load(Ordering::Relaxed), usize::from(!drivers.is_empty()));
+    }
+}
+
+#[test]
+fn all_drivers_end_when_the_queue_is_closed() {
+    let queue = queue(bucket(5), 99);
+    let drivers: Vec<_> = (0..40).map(|_| Task::waiting(queue.drive())).collect();
+    queue.close();
+    assert!(drivers.iter().all(|driver| driver.wakes() == 1));
+    assert!(drivers.into_iter().all(|mut driver| driver.poll().is_ready()));
+}
+
+#[test]
+fn one_who_only_passes_arms_no_timer_and_leaves_whoever_is_armed() {
+    let queue = queue(bucket(5), 99);
+    let waits = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
+    assert_eq!(queue.advance(), Next::At(secs(1)));
+    assert_eq!(queue.clock().alarm(), None);
+    let mut driver = Task::waiting(queue.drive());
+    // An alarm that is due, and a call before it: the driver stays in charge, and arms for the next one.
+    queue.clock().set(secs(1));
+    assert_eq!(queue.advance(), Next::At(secs(2)));
+    queue.clock().run(secs(1));
+    assert!(driver.wakes() > 0);
+    assert!(driver.is_pending());
+    assert_eq!(queue.clock().alarm(), Some(secs(2)));
+    drop(waits);
+}
+
+#[test]
+fn a_new_attendant_takes_over_what_a_driver_was_armed_for() {
+    let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
+    let _wait = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+    let driver = Task::waiting(queue.drive());
+    assert_eq!(queue.clock().armed(), [secs(1)]);
+    queue.attend_shared();
+    assert_eq!(queue.clock().armed(), [secs(1); 2]);
+    drop(driver);
+    queue.clock().run(secs(1));
+    assert_eq!(queue.counts().granted, 1);
+}
+
+/// A driver may be in a task that is not polled for a long time: the timer stays the queue's own.
+#[test]
+fn beside_an_attendant_a_driver_takes_nothing_over() {
+    let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
+    queue.attend_shared();
+    let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
+    let driver = Task::waiting(queue.drive());
+    queue.clock().run(secs(2));
+    assert_eq!(waits.map(|wait| wait.wakes()), [1, 1]);
+    drop(driver);
+}
+
+mod releases {
+    use super::*;
+    use portcullis_async::{RawLock, ThreadLock};
+    use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt};
+
+    static HELD_BY_ANOTHER: AtomicBool = AtomicBool::new(false);
+
+    /// A lock that says so, instead of waiting, when another context has it.
+    struct Interrupted(ThreadLock);
+
+    // SAFETY: as of the lock within.
+    unsafe impl RawLock for Interrupted {
+        const OPEN: Self = Self(ThreadLock::OPEN);
+
+        fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
+            assert!(!HELD_BY_ANOTHER.load(Ordering::Relaxed), "it would wait for what it has interrupted");
+            self.0.lock(work)
+        }
+
+        fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+            if HELD_BY_ANOTHER.load(Ordering::Relaxed) { None } else { self.0.try_lock(work) }
+        }
+    }
+
+    /// A permit and a token.
+    struct Both(Concurrency, TokenBucket);
+
+    impl Limiter for Both {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            let receipt = Limiter::take_at(&self.0, now, n)?;
+            self.1.take_at(now, n).inspect_err(|_| Limiter::release(&self.0, n)).map(|_| receipt)
+        }
+        fn release(&self, n: u32) {
+            Limiter::release(&self.0, n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            u64::from(self.0.available()).min(self.1.available_at(now))
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            if self.0.available() == 0 { Retry::OnRelease } else { self.1.retry(denied) }
+        }
+    }
+
+    impl QueueLimiter for Both {}
+
+    /// A release never waits for the lines, also where it makes the queue see to its time.
+    #[test]
+    fn of_an_attended_queue_do_not_wait_for_the_lines() {
+        static QUEUE: Queue<Both, Hand, Interrupted> =
+            Queue::new(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 3)), Hand::new(), 99);
+        QUEUE.attend();
+        let held = QUEUE.try_acquire(2).unwrap();
+        let mut wait = Task::new(QUEUE.acquire(1));
+        // Between the grant, which makes the next head's token what is waited for, and the queue's own waker.
+        let interrupts = waker(|| HELD_BY_ANOTHER.store(true, Ordering::Relaxed));
+        assert!(wait.poll_with(&interrupts).is_pending());
+        let next = Task::waiting(QUEUE.acquire(1));
+        assert_eq!(QUEUE.clock().alarm(), None, "a release is what is waited for");
+        drop(held);
+        HELD_BY_ANOTHER.store(false, Ordering::Relaxed);
+        // What the other context does when it leaves the lines.
+        let _ = QUEUE.counts();
+        assert_eq!(QUEUE.clock().alarm(), Some(secs(1)));
+        drop(wait);
+        QUEUE.clock().run(secs(1));
+        assert_eq!(permits(next.outcome()), Ok(1));
+    }
+}
+
+mod threads {
+    use super::*;
+
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (say, hear) = mpsc::channel();
+        thread::spawn(move || say.send(work()));
+        hear.recv_timeout(Duration::from_secs(20)).expect("it sleeps, or has panicked")
+    }
+
+    /// A timer that takes what it is asked for, and never wakes.
+    struct Dead(MonotonicClock);
+
+    impl Clock for Dead {
+        fn now(&self) -> Timestamp {
+            self.0.now()
+        }
+    }
+
+    impl Timer for Dead {
+        fn wake_at(&self, at: Timestamp, _: &Waker) -> Poll<()> {
+            if at <= self.now() { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    fn dead() -> Arc<Queue<TokenBucket, Dead>> {
+        let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
+        Arc::new(Queue::new(rate, Dead(MonotonicClock::new()), 99))
+    }
+
+    #[test]
+    fn one_sees_to_its_time_itself_though_a_timer_that_never_wakes_attends() {
+        let queue = dead();
+        queue.attend_shared();
+        in_time(move || (0..3).for_each(|_| drop(queue.blocking_acquire(1).unwrap())));
+    }
+
+    #[test]
+    fn one_sees_to_its_time_itself_though_a_task_that_is_never_polled_drives() {
+        let queue = dead();
+        let driver = Task::waiting(queue.drive());
+        in_time({
+            let queue = Arc::clone(&queue);
+            move || (0..3).for_each(|_| drop(queue.blocking_acquire(1).unwrap()))
+        });
+        drop(driver);
+    }
+
+    /// Also of what is due for others, and of what comes earlier while it sleeps.
+    #[test]
+    fn one_that_sleeps_sees_to_the_time_of_all() {
+        for attended in [false, true] {
+            let queue: Arc<Queue<_, _>> =
+                Arc::new(Queue::new(Concurrency::new(1), Dead(MonotonicClock::new()), 99));
+            if attended {
+                queue.attend_shared();
+            }
+            let held = queue.try_acquire(1).unwrap();
+            let sleeps = {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || permits(queue.blocking_acquire(1)))
+            };
+            while queue.counts().waiters == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+            let late = Arc::clone(&queue);
+            in_time(move || {
+                let until = late.clock().now().saturating_add(Duration::from_millis(30));
+                let outcome = futures_executor::block_on(late.acquire_until(1, until));
+                assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+            });
+            drop(held);
+            assert_eq!(sleeps.join().unwrap(), Ok(1));
+        }
+    }
+
+    /// Each of them is in charge for a while, and leaves by its deadline.
+    #[test]
+    fn one_that_leaves_by_its_deadline_has_the_next_one_see_to_the_time() {
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+        let held = queue.try_acquire(1).unwrap();
+        let threads: Vec<_> = (1..=5)
+            .map(|number| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || {
+                    permits(queue.blocking_acquire_for(1, Duration::from_millis(20 * number)))
+                })
+            })
+            .collect();
+        let late = Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease });
+        in_time(move || assert!(threads.into_iter().all(|thread| thread.join().unwrap() == late)));
+        drop(held);
+    }
+
+    #[test]
+    fn one_whose_hook_panics_leaves_no_driver_behind() {
+        let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
+        let queue: Queue<_, _> = Queue::new(rate, MonotonicClock::new(), 99);
+        let first = AtomicBool::new(true);
+        let queue = Arc::new(queue.with_hook(move |_: &portcullis_async::Waited| {
+            assert!(!first.swap(false, Ordering::Relaxed), "a hook");
+        }));
+        let panics = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || drop(queue.blocking_acquire(1)))
+        };
+        assert!(panics.join().is_err());
+        in_time(move || (0..3).for_each(|_| drop(queue.blocking_acquire(1).unwrap())));
+    }
+
+    /// The thread that blocks is the one that would run the timer.
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn one_in_the_way_of_its_own_runtime_is_granted() {
+        use portcullis_async::TokioTimer;
+        in_time(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
+            let queue: Arc<Queue<_, _>> =
+                Arc::new(Queue::new(rate, TokioTimer::of(runtime.handle().clone()), 99));
+            queue.attend_shared();
+            runtime.block_on(async {
+                for _ in 0..3 {
+                    drop(queue.blocking_acquire(1).unwrap());
+                }
+            });
+            // And after its end.
+            drop(runtime);
+            for _ in 0..3 {
+                drop(queue.blocking_acquire(1).unwrap());
+            }
+        });
+    }
+
+    #[test]
+    fn one_that_drives_and_unwinds_leaves_that_to_a_task() {
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), ThreadTimer::new(), 99));
+        let mut driver = Task::waiting(queue.drive());
+        let _wait = Task::waiting(queue.acquire(1));
+        assert!(driver.is_pending());
+        let before = driver.wakes();
+        drop(Task::waiting(queue.drive()));
+        assert_eq!(driver.wakes(), before + 1);
+    }
+}
+
+#[test]
+fn a_drive_that_was_never_polled_leaves_no_trace() {
+    let queue = queue(bucket(5), 99);
+    let driver = Task::waiting(queue.drive());
+    let _wait = Task::waiting(queue.acquire(1));
+    let wakes = driver.wakes();
+    drop(queue.drive());
+    assert_eq!(driver.wakes(), wakes);
+    let unwinds = catch_unwind(AssertUnwindSafe(|| {
+        let _driver = queue.drive();
+        panic!("of its own");
+    }));
+    assert!(unwinds.is_err());
+}

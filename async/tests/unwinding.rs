@@ -1,0 +1,501 @@
+//! Panics of wakers, clocks, limiters and timers: what they leave behind.
+
+mod support;
+
+use core::future::Future;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use portcullis_async::{Acquire, Queue, Timer};
+use portcullis_core::{
+    Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp, TokenBucket,
+};
+use support::{Hand, START, Task, available, now, permits, queue, waker};
+
+const fn secs(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// One token a second, none there.
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+}
+
+fn panics<T>(work: impl FnOnce() -> T) -> bool {
+    catch_unwind(AssertUnwindSafe(work)).is_err()
+}
+
+/// Panics when it is asked, as often as it was told to.
+#[derive(Clone, Default)]
+struct Fuse(Arc<AtomicUsize>);
+
+impl Fuse {
+    fn light(&self, times: usize) {
+        self.0.store(times, Ordering::Relaxed);
+    }
+
+    fn burn(&self, what: &str) {
+        let burns = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        assert!(burns.is_err(), "{what}");
+    }
+}
+
+/// A timer moved by hand, whose clock and alarm panic on demand.
+#[derive(Default)]
+struct Faulty {
+    hand: Hand,
+    clock: Fuse,
+    alarm: Fuse,
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> Timestamp {
+        self.clock.burn("a clock");
+        self.hand.now()
+    }
+}
+
+impl Timer for Faulty {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        self.alarm.burn("an alarm");
+        self.hand.wake_at(at, waker)
+    }
+}
+
+/// A wait with a waker that panics.
+fn panicking<F: Future>(future: F) -> Task<F> {
+    let mut task = Task::new(future);
+    assert!(task.poll_with(&waker(|| panic!("a waker"))).is_pending());
+    task
+}
+
+mod waits_for_all {
+    use super::*;
+
+    /// The poll links the wait, grants what was marked, and runs a waker that panics.
+    #[test]
+    fn one_whose_poll_unwinds_leaves_the_queue_when_it_is_dropped() {
+        let queue = queue(Concurrency::new(2), 9);
+        let [one, other] = [(); 2].map(|()| queue.try_acquire(1).unwrap());
+        let wait = panicking(queue.acquire(1));
+        Queue::release_later(one);
+        let kept = Arc::new(());
+        let noted = {
+            let kept = Arc::clone(&kept);
+            waker(move || drop(Arc::clone(&kept)))
+        };
+        let mut drained = Box::pin(queue.drained());
+        let mut context = Context::from_waker(&noted);
+        assert!(panics(|| drained.as_mut().poll(&mut context)));
+        drop(drained);
+        drop(noted);
+        assert_eq!(Arc::strong_count(&kept), 1, "the queue keeps nothing of it");
+        drop(other);
+        assert_eq!(permits(wait.outcome()), Ok(1));
+        assert_eq!(available(&queue), 2);
+    }
+
+    #[test]
+    fn one_whose_poll_unwinds_and_is_polled_again_is_told() {
+        let queue = queue(Concurrency::new(2), 9);
+        let [one, other] = [(); 2].map(|()| queue.try_acquire(1).unwrap());
+        let wait = panicking(queue.acquire(1));
+        Queue::release_later(one);
+        let mut drained = Task::new(queue.drained());
+        assert!(panics(|| drained.poll()));
+        assert!(drained.is_pending());
+        drop(other);
+        drop(wait.outcome());
+        assert!(drained.wakes() > 0);
+        drained.outcome();
+    }
+}
+
+mod wakers {
+    use super::*;
+
+    #[test]
+    fn all_of_a_batch_may_panic() {
+        for many in [2, 16, 17, 100] {
+            let queue = queue(Concurrency::new(many + 1), 999);
+            let held = now(queue.acquire(many + 1)).unwrap();
+            let panicking: Vec<_> = (0..many).map(|_| panicking(queue.acquire(1))).collect();
+            let last = Task::waiting(queue.acquire(1));
+            assert!(panics(|| drop(held)), "the releaser is told");
+            assert_eq!((last.wakes(), queue.counts().waiters), (1, 0), "{many}");
+            assert!(panicking.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+            drop(last);
+            assert_eq!(available(&queue), u64::from(many + 1));
+        }
+    }
+
+    /// A second panic would end the process.
+    #[test]
+    fn one_may_panic_while_another_panic_unwinds() {
+        let queue = queue(Concurrency::new(2), 9);
+        let held = now(queue.acquire(2)).unwrap();
+        let waits = [1, 2].map(|n| panicking(queue.acquire(n)));
+        let unwinds = panics(|| {
+            let _held = held;
+            panic!("of its own");
+        });
+        assert!(unwinds);
+        let [one, two] = waits;
+        assert!(panics(|| panic_while_dropping(one)));
+        assert_eq!(permits(two.outcome()), Ok(2));
+        assert_eq!(available(&queue), 2);
+    }
+
+    fn panic_while_dropping<T>(_dropped: T) {
+        panic!("of its own");
+    }
+
+    #[test]
+    fn a_payload_that_panics_as_it_is_dropped_does_no_harm() {
+        struct Spite;
+        impl Drop for Spite {
+            fn drop(&mut self) {
+                panic!("spite");
+            }
+        }
+        let queue = queue(Concurrency::new(3), 9);
+        let held = now(queue.acquire(3)).unwrap();
+        let waits = [(); 3].map(|()| {
+            let mut task = Task::new(queue.acquire(1));
+            assert!(task.poll_with(&waker(|| std::panic::panic_any(Spite))).is_pending());
+            task
+        });
+        let payload = catch_unwind(AssertUnwindSafe(|| drop(held))).unwrap_err();
+        assert!(panics(|| drop(payload)), "the first one comes out");
+        assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+    }
+}
+
+mod what_nobody_claims {
+    use super::*;
+
+    /// The time of the refund is read where a panic costs nothing.
+    #[test]
+    fn comes_back_though_the_clock_panics() {
+        type Faults = Queue<Concurrency, Faulty>;
+        let queue: Faults = Queue::new(Concurrency::new(1), Faulty::default(), 9);
+        let held = queue.try_acquire(1).unwrap();
+        let granted = Task::waiting(queue.acquire(1));
+        drop(held);
+        queue.clock().clock.light(1);
+        let _ = panics(|| drop(granted));
+        queue.clock().clock.light(0);
+        assert_eq!(queue.available(), 1);
+    }
+
+    #[test]
+    fn goes_to_the_next_one_though_the_clock_panics() {
+        type Faults = Queue<TokenBucket, Faulty>;
+        let queue: Faults = Queue::new(bucket(1), Faulty::default(), 9);
+        let granted = Task::waiting(queue.acquire(1));
+        let next = Task::waiting(queue.acquire(1));
+        queue.clock().hand.jump(secs(1));
+        queue.advance();
+        queue.clock().clock.light(1);
+        let _ = panics(|| drop(granted));
+        queue.clock().clock.light(0);
+        queue.advance();
+        assert_eq!(permits(next.outcome()), Ok(1));
+    }
+}
+
+mod time {
+    use super::*;
+
+    /// A queue that is attended, at one token a second, with two that wait: the first one's waker panics.
+    fn attended() -> (Arc<Queue<TokenBucket, Faulty>>, [Task<Acquire<Arc<Queue<TokenBucket, Faulty>>>>; 2]) {
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
+        queue.attend_shared();
+        let first = panicking(Acquire::new(Arc::clone(&queue), 1, 1));
+        let second = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+        (queue, [first, second])
+    }
+
+    #[test]
+    fn goes_on_after_a_waker_that_panics() {
+        let (queue, [first, second]) = attended();
+        let _ = panics(|| queue.clock().hand.jump(secs(1)));
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
+        queue.clock().hand.jump(secs(2));
+        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn goes_on_after_an_alarm_that_cannot_be_set_once() {
+        let (queue, [first, second]) = attended();
+        queue.clock().alarm.light(1);
+        let _ = panics(|| queue.clock().hand.jump(secs(1)));
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
+        queue.clock().hand.jump(secs(2));
+        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn goes_on_with_the_next_call_after_an_alarm_that_cannot_be_set_at_all() {
+        let (queue, [first, second]) = attended();
+        queue.clock().alarm.light(usize::MAX);
+        let _ = panics(|| queue.clock().hand.jump(secs(1)));
+        queue.clock().alarm.light(0);
+        assert_eq!(queue.clock().hand.alarm(), None);
+        let _ = queue.counts();
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
+        queue.clock().hand.jump(secs(2));
+        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+    }
+
+    #[test]
+    fn goes_on_after_a_clock_that_panics_once() {
+        let (queue, [first, second]) = attended();
+        queue.clock().clock.light(1);
+        let _ = panics(|| queue.clock().hand.jump(secs(1)));
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
+        queue.clock().hand.jump(secs(2));
+        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+    }
+
+    /// The head is on no agenda then, if nothing puts it there.
+    #[test]
+    fn goes_on_after_a_limiter_that_panics() {
+        struct Panics(TokenBucket, Fuse);
+        impl Limiter for Panics {
+            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+                self.1.burn("a limiter");
+                self.0.take_at(now, n)
+            }
+            fn available_at(&self, now: Timestamp) -> u64 {
+                self.0.available_at(now)
+            }
+            fn retry(&self, denied: Denied) -> Retry {
+                self.0.retry(denied)
+            }
+        }
+
+        impl QueueLimiter for Panics {}
+        for times in [1, 2, 5] {
+            let fuse = Fuse::default();
+            let limiter = Panics(bucket(5), fuse.clone());
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(limiter, Hand::new(), 9));
+            queue.attend_shared();
+            let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
+            fuse.light(times);
+            // Nothing calls the queue but its timer.
+            for _ in 0..50 {
+                let Some(at) = queue.clock().alarm() else { break };
+                let _ = panics(|| queue.clock().jump(at));
+            }
+            assert_eq!(waits.map(|wait| wait.wakes()), [1, 1], "{times}");
+        }
+    }
+
+    #[test]
+    fn goes_on_by_another_task_when_a_driver_unwinds() {
+        let queue: Queue<_, Faulty> = Queue::new(bucket(5), Faulty::default(), 9);
+        let mut one = Task::waiting(queue.drive());
+        let mut other = Task::waiting(queue.drive());
+        let wait = Task::waiting(queue.acquire(1));
+        assert_eq!((one.wakes(), other.wakes()), (0, 1));
+        queue.clock().alarm.light(2);
+        assert!(panics(|| other.poll()));
+        assert_eq!(one.wakes(), 1, "though the other one is not dropped");
+        assert!(one.is_pending());
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(1)));
+        drop(other);
+        assert!(one.is_pending());
+        queue.clock().hand.jump(secs(1));
+        assert!(one.is_pending());
+        assert_eq!(permits(wait.outcome()), Ok(1));
+    }
+
+    #[test]
+    fn goes_on_by_another_task_when_the_waker_of_a_driver_panics() {
+        let queue: Queue<_, Hand> = Queue::new(bucket(5), Hand::new(), 9);
+        let other = Task::waiting(queue.drive());
+        let _driver = panicking(queue.drive());
+        let mut wait = Task::new(queue.acquire(1));
+        let _ = panics(|| wait.poll());
+        assert_eq!(other.wakes(), 1);
+    }
+
+    /// In each of the timers, which have threads and tasks of their own.
+    mod of_each_timer {
+        use super::*;
+
+        fn goes_on<C: Timer + Send + Sync + 'static>(timer: C) {
+            let rate = TokenBucket::builder(Rate::per_second(50), 1).initial(0).build().unwrap();
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, timer, 9));
+            queue.attend_shared();
+            let panicking: Vec<_> =
+                (0..3).map(|_| panicking(Acquire::new(Arc::clone(&queue), 1, 1))).collect();
+            let wait = Acquire::new(Arc::clone(&queue), 1, 1);
+            let (say, hear) = std::sync::mpsc::channel();
+            std::thread::spawn(move || say.send(permits(futures_executor::block_on(wait))));
+            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(Ok(1)), "time has stopped");
+            assert!(panicking.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+        }
+
+        #[test]
+        fn a_thread() {
+            goes_on(portcullis_async::ThreadTimer::new());
+        }
+
+        #[cfg(feature = "async-io")]
+        #[test]
+        fn async_io() {
+            goes_on(portcullis_async::AsyncIoTimer::new());
+        }
+
+        #[cfg(feature = "tokio")]
+        #[test]
+        fn tokio() {
+            let runtime = ::tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_time()
+                .build()
+                .unwrap();
+            goes_on(portcullis_async::TokioTimer::of(runtime.handle().clone()));
+        }
+
+        /// One thread for all of a process.
+        #[test]
+        fn a_thread_that_others_use() {
+            let others: Arc<Queue<_, _>> =
+                Arc::new(Queue::new(bucket(1), portcullis_async::ThreadTimer::new(), 9));
+            struct Spite;
+            impl Drop for Spite {
+                fn drop(&mut self) {
+                    panic!("spite");
+                }
+            }
+            let spiteful = waker(|| std::panic::panic_any(Spite));
+            let soon = others.clock().now().saturating_add(Duration::from_millis(5));
+            assert!(others.clock().wake_at(soon, &spiteful).is_pending());
+            std::thread::sleep(Duration::from_millis(20));
+            goes_on(portcullis_async::ThreadTimer::new());
+        }
+    }
+}
+
+mod threads {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// It drove, or was about to.
+    #[test]
+    fn one_that_unwinds_while_it_drives_leaves_that_to_the_next_one() {
+        let timer = Arc::new(Faulty::default());
+        #[derive(Clone)]
+        struct Shared(Arc<Faulty>, Arc<std::time::Instant>);
+        impl Clock for Shared {
+            fn now(&self) -> Timestamp {
+                self.0.clock.burn("a clock");
+                START.saturating_add(self.1.elapsed())
+            }
+        }
+        let clock = Shared(Arc::clone(&timer), Arc::new(std::time::Instant::now()));
+        let rate = TokenBucket::builder(Rate::per_second(20), 1).initial(0).build().unwrap();
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, clock, 9));
+        for burns in 1..6 {
+            let (say, hear) = mpsc::channel();
+            let first = {
+                let queue = Arc::clone(&queue);
+                std::thread::spawn(move || drop(queue.blocking_acquire(1)))
+            };
+            // In the queue, and asleep or about to be.
+            for _ in 0..200 {
+                std::thread::yield_now();
+            }
+            timer.clock.light(burns);
+            _ = first.join();
+            timer.clock.light(0);
+            let second = Arc::clone(&queue);
+            std::thread::spawn(move || say.send(permits(second.blocking_acquire(1))));
+            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(Ok(1)), "it sleeps, or has panicked");
+        }
+        assert_eq!(queue.counts().waiters, 0);
+    }
+}
+
+/// A limiter that comes back to the queue which asks it would wait for itself.
+mod a_limiter_that_uses_its_own_queue {
+    use super::*;
+    use std::sync::OnceLock;
+
+    type Again = Queue<Uses, Hand>;
+
+    /// What it does when it is asked, once.
+    struct Uses(Concurrency, Fuse, fn(&'static Again), OnceLock<&'static Again>);
+
+    impl Limiter for Uses {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            if panics(|| self.1.burn("its turn")) {
+                (self.2)(self.3.get().unwrap());
+            }
+            self.0.take_at(now, n)
+        }
+        fn release(&self, n: u32) {
+            Limiter::release(&self.0, n);
+        }
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+        fn retry(&self, denied: Denied) -> Retry {
+            Limiter::retry(&self.0, denied)
+        }
+    }
+
+    impl QueueLimiter for Uses {}
+
+    #[test]
+    fn is_told_so() {
+        let uses: [fn(&'static Again); 4] = [
+            |queue| _ = queue.advance(),
+            |queue| _ = queue.counts(),
+            |queue| queue.close(),
+            |queue| _ = Task::new(queue.acquire_between(1, 3)).poll(),
+        ];
+        for uses in uses {
+            let limiter = Uses(Concurrency::new(2), Fuse::default(), uses, OnceLock::new());
+            let queue: &'static Again = Box::leak(Box::new(queue(limiter, 9)));
+            let fuse = queue.change(|limiter| {
+                limiter.3.set(queue).map_err(drop).unwrap();
+                limiter.1.clone()
+            });
+            let held = now(queue.acquire(2)).unwrap();
+            let wait = Task::waiting(queue.acquire(1));
+            let (say, hear) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                fuse.light(1);
+                say.send(panics(|| drop(held)))
+            });
+            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(true), "it waits for itself");
+            assert_eq!((queue.counts().waiters, permits(wait.outcome())), (0, Ok(1)));
+        }
+    }
+
+    #[test]
+    fn may_release() {
+        static MORE: std::sync::Mutex<Vec<Lease<&'static Again>>> = std::sync::Mutex::new(Vec::new());
+        let releases: fn(&'static Again) = |_| MORE.lock().unwrap().clear();
+        let limiter = Uses(Concurrency::new(3), Fuse::default(), releases, OnceLock::new());
+        let queue: &'static Again = Box::leak(Box::new(queue(limiter, 9)));
+        let fuse = queue.change(|limiter| {
+            limiter.3.set(queue).map_err(drop).unwrap();
+            limiter.1.clone()
+        });
+        MORE.lock().unwrap().push(now(queue.acquire(1)).unwrap());
+        let held = now(queue.acquire(2)).unwrap();
+        let waits = [1, 2].map(|n| Task::waiting(queue.acquire(n)));
+        fuse.light(1);
+        drop(held);
+        assert_eq!(waits.map(|wait| wait.wakes()), [1, 1]);
+    }
+}
