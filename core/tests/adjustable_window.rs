@@ -617,6 +617,29 @@ struct Model {
 }
 
 impl Model {
+    fn of<W: Word>(limiter: &AdjustableWindow<W>, origin: u64, started: bool) -> Self {
+        let step = limiter.tick().as_nanos() as u64;
+        let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
+        Self {
+            origin,
+            step,
+            started,
+            staleness: ticks(limiter.staleness()),
+            range: ticks(limiter.horizon()) + 1,
+            limit: limiter.limit(),
+            window: ticks(limiter.window()),
+            end: 0,
+            count: 0,
+            newest: origin,
+            era: 0,
+            changed_in: 0,
+            beyond: 0,
+            largest: limiter.limit(),
+            changed_at: 0,
+            changes_at_once: 0,
+        }
+    }
+
     /// Granted in the window that is on, but not in its count.
     fn beyond(&self) -> u64 {
         if self.changed_in == self.end { self.beyond } else { 0 }
@@ -855,24 +878,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     };
     let step = limiter.tick().as_nanos() as u64;
     let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
-    let mut model = Model {
-        origin,
-        step,
-        started,
-        staleness: ticks(limiter.staleness()),
-        range: ticks(limiter.horizon()) + 1,
-        limit: limiter.limit(),
-        window: ticks(limiter.window()),
-        end: 0,
-        count: 0,
-        newest: origin,
-        era: 0,
-        changed_in: 0,
-        beyond: 0,
-        largest: limiter.limit(),
-        changed_at: 0,
-        changes_at_once: 0,
-    };
+    let mut model = Model::of(&limiter, origin, started);
     let mut ledger = Ledger {
         origin,
         step,

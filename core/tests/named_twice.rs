@@ -134,9 +134,6 @@ impl Limiter for Owned<'_> {
     fn release(&self, n: u32) {
         self.0.release(n);
     }
-    fn held(&self) -> u64 {
-        self.0.held()
-    }
     fn available_at(&self, now: Timestamp) -> u64 {
         self.0.available_at(now)
     }
@@ -172,9 +169,6 @@ impl<L: Limiter> Limiter for Anonymous<L> {
     }
     fn release(&self, n: u32) {
         self.0.release(n);
-    }
-    fn held(&self) -> u64 {
-        self.0.held()
     }
     fn available_at(&self, now: Timestamp) -> u64 {
         self.0.available_at(now)
