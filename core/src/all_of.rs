@@ -16,8 +16,10 @@
 //! named through different wrappers is asked through each, and looked at as if it were several.
 
 mod as_limiter;
+mod receipts;
 
 pub use self::as_limiter::{QueueLimits, ReplenishingLimits};
+pub use self::receipts::Receipts;
 
 use core::fmt;
 use core::mem;
@@ -34,7 +36,8 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 ///
 /// **Bound.** Each limit keeps its own.
 ///
-/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue: what that gives back comes back as a release.
+/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue. A lease of that gives back by release. A grant that goes unclaimed there is refunded to each of up to eight limits, if it
+/// was the last one that was granted to one who waited: as much as each takes back; what came before it comes back by release, or by time.
 ///
 /// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits are. To find a limit that is named twice, the
 /// addresses of n limits are compared n² times. Of a slice, each four limits take a frame of the stack, some hundreds of bytes.
