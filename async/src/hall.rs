@@ -35,7 +35,7 @@ use core::fmt;
 use core::mem;
 use core::ptr::NonNull;
 
-use portcullis_core::{Clock, Denied, Limiter, Receipt, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Timestamp};
 
 pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
@@ -103,6 +103,8 @@ struct Inner<K, const B: usize> {
     threads: Crew,
     /// The time when the lines were gone through last.
     now: Timestamp,
+    /// The place of the node that was granted last after a wait, and what was noted of that grant. (What came before it, a bucket does not take back.)
+    noted: (usize, Receipts),
     random: u32,
 }
 
@@ -164,6 +166,7 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         timed: Crew::EMPTY,
         threads: Crew::EMPTY,
         now: Timestamp::ZERO,
+        noted: (0, Receipts::NONE),
         random: 1,
     };
 
@@ -550,9 +553,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             })
         });
         // To be given back if a waker panics before it is anybody's.
-        let taken = taken
-            .flatten()
-            .map(|taken| taken.map(|receipt| Taken { hall: self, key, grant: Some((n, receipt)), at: now }));
+        let taken = taken.flatten().map(|taken| {
+            taken.map(|receipt| Taken { hall: self, key, grant: Some((n, receipt)), at: now, node: 0 })
+        });
         self.wake_and_grant(&mut wakes);
         wakes.resume();
         taken.map(|taken| taken.map(|taken| taken.keep().1))

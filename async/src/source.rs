@@ -1,6 +1,6 @@
 use core::fmt;
 
-use portcullis_core::{Address, Key, Limiter, QueueKeys, QueueLimiter};
+use portcullis_core::{Address, Denied, Key, Limiter, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp};
 
 /// Where a hall has its limiters from.
 pub trait Source {
@@ -24,6 +24,17 @@ pub trait Source {
     /// As the limiter's own methods.
     fn release_watched(&self, key: Self::Key, n: u32) -> Option<bool>;
     fn pass_on(&self, key: Self::Key, n: u32) -> Option<bool>;
+
+    /// Whether grants have notes beside a receipt; and to take and to refund with these.
+    const NOTES: bool;
+    fn take_noted(
+        &self,
+        key: Self::Key,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied>;
+    fn refund_noted(&self, key: Self::Key, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts);
 
     /// The permits that are out and will be released.
     fn held(&self) -> u64;
@@ -66,6 +77,16 @@ impl<L: QueueLimiter> Source for One<L> {
         self.0.pass_on(n)
     }
 
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted(&self, (): (), now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+        self.0.take_noted_at(now, n, notes)
+    }
+
+    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) {
+        self.0.refund_noted_at(now, n, receipt, notes);
+    }
+
     fn held(&self) -> u64 {
         self.0.held()
     }
@@ -104,6 +125,24 @@ impl<T: QueueKeys> Source for Each<T> {
 
     fn pass_on(&self, _: Address, _: u32) -> Option<bool> {
         None
+    }
+
+    /// A key's limiter has room for one receipt.
+    const NOTES: bool = false;
+
+    fn take_noted(
+        &self,
+        key: Address,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        notes.clear();
+        self.at(key).take_at(now, n)
+    }
+
+    fn refund_noted(&self, key: Address, now: Timestamp, n: u32, receipt: &mut Receipt, _: &Receipts) {
+        self.at(key).refund_at(now, n, receipt);
     }
 
     fn held(&self) -> u64 {

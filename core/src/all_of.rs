@@ -20,8 +20,10 @@
 //! for all of its parts.
 
 mod as_limiter;
+mod receipts;
 
 pub use self::as_limiter::{QueueLimits, ReplenishingLimits};
+pub use self::receipts::Receipts;
 
 use core::fmt;
 use core::mem;
@@ -43,7 +45,10 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 /// whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and
 /// a wrapper to forward all methods.
 ///
-/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue: what that gives back comes back as a release.
+/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue. A lease of
+/// that gives back by release. A grant that goes unclaimed there is refunded to each of up to eight
+/// limits, if it was the last one that was granted to a wait: as much as each takes back. What came
+/// before it comes back by release, or by time.
 ///
 /// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits are. To find a limit that is named twice, the
 /// addresses of n limits are compared n² times. Of a slice, each four limits take a frame of the stack, some hundreds of bytes.

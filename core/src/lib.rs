@@ -100,7 +100,7 @@ mod word;
 
 pub use adjustable_bucket::{AdjustableBucket, Reservation};
 pub use adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
-pub use all_of::{AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, ReplenishingLimits};
+pub use all_of::{AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]

@@ -5,7 +5,7 @@ use crate::metadata::{self, Metadata, Used};
 use crate::word::Word;
 use crate::{
     AdjustableBucket, AdjustableWindow, CooldownWindow, Denied, Detail, FixedWindow, Lease, Plan, Receipt,
-    Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    Receipts, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 /// What every limiter answers, and what a limiter of your own implements.
@@ -462,6 +462,25 @@ pub trait QueueLimiter: Limiter {
     fn pass_on(&self, n: u32) -> Option<bool> {
         let _ = n;
         None
+    }
+
+    /// Whether a grant has more to note than a [`Receipt`], so that the queue asks [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
+    const NOTES: bool = false;
+
+    /// As [`take_at`](Limiter::take_at), and notes the receipts of all limits that the permits are of: so that a grant that goes unclaimed can be taken back of each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed.
+    fn take_noted_at(&self, now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+        notes.clear();
+        self.take_at(now, n)
+    }
+
+    /// As [`refund_at`](Limiter::refund_at), of a grant with these notes.
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) -> u32 {
+        let _ = notes;
+        self.refund_at(now, n, receipt)
     }
 
     /// The permits that are out and come back by [`release`](Limiter::release) alone. By default none, as of a limiter that gets its permits back by time.

@@ -121,10 +121,16 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let head = inner.bins[bin].head(key);
         let mut is_refused = false;
         if self.options.order == Order::NewestFirst || head.is_none() {
-            match take(&limiter, now, min, max) {
+            match take(min, max, || limiter.available_at(now), |n| limiter.take_at(now, n)) {
                 // To be given back if a waker panics before it is anybody's.
                 Ok(grant) => {
-                    return Step::Settled(Ok(Taken { hall: self, key, grant: Some(grant), at: now }));
+                    return Step::Settled(Ok(Taken {
+                        hall: self,
+                        key,
+                        grant: Some(grant),
+                        at: now,
+                        node: 0,
+                    }));
                 }
                 Err(Denied::ExceedsCapacity { permits, capacity }) => {
                     return Step::Settled(Err(Rejected::ExceedsCapacity { permits, capacity }));

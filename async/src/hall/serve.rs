@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestamp};
 
 use super::{DRAINED, Grant, Hall, Inner, TIME};
 use crate::agenda::Due;
@@ -136,9 +136,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         loop {
             let (inner, head) = (&mut *unserved.inner, unserved.head);
             // SAFETY: the same.
-            let Wish { min, max, deadline, .. } = unsafe { (*head.as_ptr()).wish };
+            let Wish { deadline, .. } = unsafe { (*head.as_ptr()).wish };
             let taken =
-                if wakes.is_full() || deadline < at { None } else { Some(take(&limiter, at, min, max)) };
+                if wakes.is_full() || deadline < at { None } else { Some(self.take(inner, head, at)) };
             let settled = match taken {
                 Some(Ok(grant)) => {
                     inner.counts.granted = inner.counts.granted.wrapping_add(1);
@@ -171,6 +171,26 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
         }
         mem::forget(unserved);
+    }
+
+    /// Takes for a head.
+    fn take(
+        &self,
+        inner: &mut Inner<S::Key, B>,
+        head: NonNull<Node<S::Key>>,
+        at: Timestamp,
+    ) -> Result<Grant, Denied> {
+        // SAFETY: linked, and we have the lines.
+        let Node { key, wish: Wish { min, max, .. }, .. } = unsafe { &*head.as_ptr() };
+        let limiter = self.source.at(*key);
+        if !S::NOTES {
+            return take(*min, *max, || limiter.available_at(at), |n| limiter.take_at(at, n));
+        }
+        let mut notes = Receipts::NONE;
+        let noted = |n| self.source.take_noted(*key, at, n, &mut notes);
+        let grant = take(*min, *max, || limiter.available_at(at), noted)?;
+        inner.noted = (head.addr().get(), notes);
+        Ok(grant)
     }
 
     /// When a limiter that has denied as of `at` is to be asked again: later than that.
@@ -323,14 +343,20 @@ const AGAIN: Duration = Duration::from_millis(1);
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// Takes as many as there are, `min` to `max`.
-pub(super) fn take<L: Limiter>(limiter: &L, now: Timestamp, min: u32, max: u32) -> Result<Grant, Denied> {
+#[inline(always)]
+pub(super) fn take(
+    min: u32,
+    max: u32,
+    available: impl FnOnce() -> u64,
+    mut take: impl FnMut(u32) -> Result<Receipt, Denied>,
+) -> Result<Grant, Denied> {
     if max > min {
-        let most = u32::try_from(limiter.available_at(now)).unwrap_or(u32::MAX).clamp(min, max);
+        let most = u32::try_from(available()).unwrap_or(u32::MAX).clamp(min, max);
         if most > min
-            && let Ok(receipt) = limiter.take_at(now, most)
+            && let Ok(receipt) = take(most)
         {
             return Ok((most, receipt));
         }
     }
-    limiter.take_at(now, min).map(|receipt| (min, receipt))
+    take(min).map(|receipt| (min, receipt))
 }

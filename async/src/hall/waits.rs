@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Limiter, Receipt, Timestamp};
+use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp};
 
 use super::admit::{earliest, exceeds};
 use super::serve::take;
@@ -100,7 +100,8 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
             return None;
         }
-        take(&self.source.at(key), self.clock.now(), wish.min, wish.max).ok()
+        let (limiter, now) = (self.source.at(key), self.clock.now());
+        take(wish.min, wish.max, || limiter.available_at(now), |n| limiter.take_at(now, n)).ok()
     }
 
     unsafe fn enqueue(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> Option<Result<Grant, Rejected>> {
@@ -298,7 +299,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Unclaimed<'_, 
     fn drop(&mut self) {
         // SAFETY: no longer in a line, and so ours.
         let Node { key, grant, until, .. } = unsafe { &mut *self.node.as_ptr() };
-        drop(Taken { hall: self.hall, key: *key, grant: grant.take(), at: *until });
+        let node = self.node.addr().get();
+        drop(Taken { hall: self.hall, key: *key, grant: grant.take(), at: *until, node });
     }
 }
 
@@ -309,6 +311,8 @@ pub(super) struct Taken<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> 
     pub(super) grant: Option<Grant>,
     /// When it was taken, or later.
     pub(super) at: Timestamp,
+    /// The place of the node that it was taken for after a wait; else 0.
+    pub(super) node: usize,
 }
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
@@ -328,22 +332,35 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
     /// Gives back what is not wanted any more.
     fn give_back(&mut self) {
-        let refund = Refund(self);
+        let mut refund = Refund { taken: self, notes: Receipts::NONE };
+        let Taken { hall, node, .. } = *refund.taken;
+        if S::NOTES && node != 0 {
+            refund.notes =
+                hall.with(|inner, _| if inner.noted.0 == node { inner.noted.1 } else { Receipts::NONE });
+        }
         // If the clock panics, as of when it was taken.
-        let now = refund.0.hall.clock.now();
-        refund.0.at = now;
+        let now = hall.clock.now();
+        refund.taken.at = now;
     }
 }
 
 /// Refunds what was taken, also if a clock panics, and has it granted to others.
-struct Refund<'t, 'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'t mut Taken<'h, S, C, R, H, B>);
+struct Refund<'t, 'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
+    taken: &'t mut Taken<'h, S, C, R, H, B>,
+    notes: Receipts,
+}
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Refund<'_, '_, S, C, R, H, B> {
     fn drop(&mut self) {
-        let Taken { hall, key, grant, at } = &mut *self.0;
+        let notes = self.notes;
+        let Taken { hall, key, grant, at, .. } = &mut *self.taken;
         if let Some((permits, mut receipt)) = grant.take() {
             unless_unwinding(|| {
-                hall.source.at(*key).refund_at(*at, permits, &mut receipt);
+                if S::NOTES {
+                    hall.source.refund_noted(*key, *at, permits, &mut receipt, &notes);
+                } else {
+                    hall.source.at(*key).refund_at(*at, permits, &mut receipt);
+                }
                 hall.released(*key, None);
             });
         }

@@ -1,12 +1,15 @@
+use core::mem;
+
 use crate::all_of::sealed::TakeThen;
-use crate::all_of::{AllOf, Composed, DeniedBy, Limits, beyond_count, times_over};
+use crate::all_of::{AllOf, Composed, DeniedBy, Limits, Receipts, beyond_count, times_over};
 use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Idle, Limiter, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
 ///
 /// A denial is the one of the limit that denied, without its place. What a lease gives back as not used is released by those limits whose permits come back so, and is not taken back by those whose
-/// permits come back by time.
+/// permits come back by time: a lease has room for one receipt. A grant that goes unclaimed in a queue is taken back by each of up to eight limits as it takes back its own: see
+/// [`take_noted_at`](QueueLimiter::take_noted_at).
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, LimiterExt, Rate, Timestamp, TokenBucket};
@@ -113,12 +116,89 @@ impl<T: Limits> TakeThen for AllOf<T> {
 impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     const SHARED: bool = T::SHARED;
 
+    const NOTES: bool = true;
+
+    /// Of up to eight limits: of more, nothing is noted.
+    fn take_noted_at(&self, now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+        notes.clear();
+        if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
+            // A denial is told to those that note denials.
+            return self.take_at(now, n);
+        }
+        let taken = Taken { limits: self, now, n, receipts: notes };
+        for index in 0..self.limits.len() {
+            let receipt = match self.share(index, n) {
+                Some((limit, n)) => limit.take_at(now, n),
+                None => Ok(Receipt::NONE),
+            };
+            match receipt {
+                Ok(receipt) => taken.receipts.push(receipt),
+                Err(denied) => return Err(self.as_one(DeniedBy { index, permits: n, denied })),
+            }
+        }
+        mem::forget(taken);
+        Ok(Receipt::NONE)
+    }
+
+    /// Of each limit as much as that can take back: as many count as never taken as of the one that takes back the fewest.
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) -> u32 {
+        if notes.len() != self.limits.len() {
+            return self.refund_at(now, n, receipt);
+        }
+        let mut refund = Refund { limits: self, now, n, left: *notes, refunded: n };
+        refund.run();
+        refund.refunded
+    }
+
     fn held(&self) -> u64 {
         self.limits.held()
     }
 }
 
 impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
+
+/// What has been taken of the first limits, to be given back in reverse if one of the others denies, or panics.
+struct Taken<'t, T: Limits> {
+    limits: &'t AllOf<T>,
+    now: Timestamp,
+    n: u32,
+    receipts: &'t mut Receipts,
+}
+
+impl<T: Limits> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        let (limits, now, n) = (self.limits, self.now, self.n);
+        Refund { limits, now, n, left: *self.receipts, refunded: n }.run();
+        self.receipts.clear();
+    }
+}
+
+/// What is still to be given back, of the last limit first: each one also when another one panics.
+struct Refund<'t, T: Limits> {
+    limits: &'t AllOf<T>,
+    now: Timestamp,
+    n: u32,
+    left: Receipts,
+    refunded: u32,
+}
+
+impl<T: Limits> Refund<'_, T> {
+    fn run(&mut self) {
+        while let Some((index, mut receipt)) = self.left.pop() {
+            if let Some((limit, n)) = self.limits.share(index, self.n) {
+                let refunded = limit.refund_at(self.now, n, &mut receipt);
+                self.refunded = self.refunded.min(refunded / (n / self.n.max(1)).max(1));
+            }
+        }
+    }
+}
+
+impl<T: Limits> Drop for Refund<'_, T> {
+    fn drop(&mut self) {
+        // Only after a panic is anything left.
+        self.run();
+    }
+}
 
 /// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references to limits whose permits come back by time. Sealed.
 ///
@@ -193,6 +273,14 @@ impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
 }
 
 impl<T: Limits> AllOf<T> {
+    /// The limit at a place, and how many permits it is asked for; none if it is named before, where it is asked for all.
+    fn share(&self, index: usize, n: u32) -> Option<(&dyn Limiter, u32)> {
+        let limit = self.limits.get(index)?;
+        let id = limit.id();
+        let is_named_before = id.is_some() && (0..index).any(|before| self.limits.id(before) == id);
+        if is_named_before { None } else { Some((limit, times_over(n, self.times(limit))?)) }
+    }
+
     fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
         (0..self.limits.len()).filter_map(|index| self.limits.get(index))
     }

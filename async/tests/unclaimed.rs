@@ -1,0 +1,201 @@
+//! Grants that go unclaimed, in queues around several limits as around one.
+
+mod support;
+
+use core::time::Duration;
+
+use portcullis_async::{Acquire, Order};
+use portcullis_core::{
+    AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+};
+use support::{Manual, Task, available, permits, queue};
+
+const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// One permit each 100 ms, none there.
+fn bucket(burst: u64) -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(10), burst).initial(0).build().unwrap()
+}
+
+/// Granted at 100 ms, and dropped: what it had goes to the one behind it, or is there again.
+fn comes_back<L: QueueLimiter>(make: impl Fn() -> L) {
+    for with_a_next in [true, false] {
+        let queue = queue(make(), 99);
+        let unclaimed = Task::waiting(queue.acquire(1));
+        let next = with_a_next.then(|| Task::waiting(queue.acquire(1)));
+        queue.clock().set(ms(100));
+        let _ = queue.advance();
+        assert_eq!((unclaimed.wakes(), available(&queue)), (1, 0));
+        drop(unclaimed);
+        match next {
+            Some(next) => assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(1))),
+            None => assert_eq!(available(&queue), 1),
+        }
+    }
+}
+
+#[test]
+fn goes_to_the_next_one_or_is_there_again() {
+    comes_back(|| bucket(1));
+    comes_back(|| AllOf::new((bucket(1), Concurrency::new(10))));
+    comes_back(|| AllOf::new((Concurrency::new(10), bucket(1))));
+    comes_back(|| AllOf::new((bucket(1), bucket(5), Unlimited)));
+    comes_back(|| AllOf::new([bucket(1), bucket(2), bucket(3)]));
+    comes_back(|| AllOf::new([(); 8].map(|()| bucket(1))));
+    comes_back(|| AllOf::new((bucket(1), Concurrency::new(2), bucket(1))));
+}
+
+#[test]
+fn of_a_limit_that_is_named_twice_it_comes_back_once() {
+    let both = bucket(2);
+    let queue = queue(AllOf::new((&both, Concurrency::new(9), &both)), 99);
+    let unclaimed = Task::waiting(queue.acquire(1));
+    queue.clock().set(ms(200));
+    let _ = queue.advance();
+    assert_eq!((unclaimed.wakes(), both.available_at(ms(200))), (1, 0));
+    drop(unclaimed);
+    assert_eq!(both.available_at(ms(200)), 2);
+}
+
+#[test]
+fn of_more_than_eight_limits_it_is_released() {
+    let queue = queue(AllOf::new([(); 9].map(|()| bucket(1))), 99);
+    let unclaimed = Task::waiting(queue.acquire(1));
+    queue.clock().set(ms(100));
+    let _ = queue.advance();
+    drop(unclaimed);
+    assert_eq!(available(&queue), 0, "comes back by time");
+}
+
+/// The last one alone: what came before it, a bucket does not take back.
+#[test]
+fn of_several_that_are_granted_at_once_the_last_one_comes_back() {
+    let queue = queue(AllOf::new((bucket(3), Concurrency::new(9))), 99);
+    let mut waits: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
+    queue.clock().set(ms(300));
+    let _ = queue.advance();
+    drop(waits.remove(0));
+    assert_eq!(available(&queue), 0);
+    drop(waits.remove(1));
+    assert_eq!(available(&queue), 1);
+    assert_eq!(permits(waits.remove(0).outcome()), Ok(1));
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (u128::from(self.0) * u128::from(n) >> 64) as u64
+    }
+}
+
+/// What a trace does: the time goes on, one comes, one that waits goes, and all that are granted claim that but the last one, which does or goes.
+fn trace<L: QueueLimiter>(
+    queue: &Manual<L>,
+    order: Order,
+    seed: u64,
+    mut seen: impl FnMut(Timestamp, u32, &Manual<L>),
+) {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut waits: Vec<Task<Acquire<&Manual<L>>>> = Vec::new();
+    let mut held = Vec::new();
+    let mut time = 0;
+    for _ in 0..150 {
+        let is_granted = |wait: &Task<_>| wait.wakes() > 0;
+        while waits.iter().filter(|wait| is_granted(wait)).count() > 1 {
+            let place = match order {
+                Order::OldestFirst => waits.iter().position(is_granted),
+                Order::NewestFirst => waits.iter().rposition(is_granted),
+            };
+            let lease = waits.remove(place.unwrap()).outcome().unwrap();
+            seen(ms(time), lease.permits(), queue);
+            held.push(lease);
+        }
+        match random.below(7) {
+            0 | 1 => {
+                time += random.below(120);
+                queue.clock().set(ms(time));
+                let _ = queue.advance();
+            }
+            2 | 3 => {
+                let n = 1 + random.below(2) as u32;
+                let mut wait = Task::new(queue.acquire(n));
+                match wait.poll() {
+                    core::task::Poll::Ready(lease) => {
+                        seen(ms(time), n, queue);
+                        held.push(lease.unwrap());
+                    }
+                    core::task::Poll::Pending => waits.push(wait),
+                }
+            }
+            4 if !held.is_empty() => {
+                let lease = held.swap_remove(random.below(held.len() as u64) as usize);
+                drop(lease);
+            }
+            5 if !waits.is_empty() => {
+                // Granted or not.
+                drop(waits.remove(random.below(waits.len() as u64) as usize));
+            }
+            _ => {
+                if let Some(place) = waits.iter().position(is_granted) {
+                    let lease = waits.remove(place).outcome().unwrap();
+                    seen(ms(time), lease.permits(), queue);
+                    held.push(lease);
+                }
+            }
+        }
+    }
+}
+
+const TRACES: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
+
+/// A rate and as many at once as anybody may want are granted as the rate is alone, by claim and by drop.
+#[test]
+fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
+    for seed in 1..TRACES {
+        let order = if seed % 3 == 0 { Order::NewestFirst } else { Order::OldestFirst };
+        let mut alone = Vec::new();
+        let plain = queue(bucket(3), 99).with_order(order);
+        trace(&plain, order, seed, |at, n, queue| alone.push((at, n, available(queue), queue.counts())));
+        let mut among = Vec::new();
+        let many = AllOf::new((Concurrency::new(1_000), bucket(3), Unlimited));
+        let several = queue(many, 99).with_order(order);
+        trace(&several, order, seed, |at, n, queue| {
+            let rate = queue.change(|limits| limits.limits().1.available_at(at));
+            among.push((at, n, rate, queue.counts()));
+        });
+        assert_eq!(alone, among, "{seed}");
+    }
+}
+
+/// What is claimed keeps the bound of each limit, over every span of time, whatever goes unclaimed.
+#[test]
+fn what_is_claimed_keeps_each_bound() {
+    for seed in 1..TRACES {
+        let window = Duration::from_millis(250);
+        let limits = AllOf::new((
+            TokenBucket::new(Rate::per_second(10), 3),
+            FixedWindow::new(4, window),
+            Concurrency::new(4),
+            SlidingWindow::<4>::new(6, Duration::from_millis(400), 4),
+        ));
+        let queue = queue(limits, 99).with_slack(Duration::ZERO);
+        let mut claimed: Vec<(u64, u64)> = Vec::new();
+        let mut granted = Vec::new();
+        trace(&queue, Order::OldestFirst, seed, |at, n, queue| {
+            claimed.push((at.as_nanos() / 1_000_000, n.into()));
+            granted.push(queue.counts().granted);
+            assert!(queue.change(|limits| limits.limits().2.in_use()) <= 4, "{seed}");
+        });
+        // A claim is no earlier than its grant; so what is granted in a span is what is claimed in it, and what was granted before it.
+        let taken: u64 = claimed.iter().map(|(_, n)| n).sum();
+        let last = claimed.last().map_or(0, |(at, _)| *at);
+        assert!(taken <= 3 + last / 100, "{seed}: {taken} in {last} ms");
+        assert!(taken <= 4 * (last / 250 + 1), "{seed}: {taken} in {last} ms");
+    }
+}
