@@ -33,12 +33,12 @@ pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("concurrency_drop", 1, &[]),
     path("concurrency_32_drop", 1, &[]),
     path("unlimited_acquire", 0, &[]),
-    path("adjustable_bucket_acquire", 1, &["note_newer"]),
-    path("adjustable_bucket_32_acquire", 1, &["note_newer"]),
-    path("adjustable_window_acquire", 1, &["note_newer"]),
-    path("adjustable_window_32_acquire", 1, &["note_newer"]),
-    path("cooldown_window_acquire", 1, &[]),
-    path("cooldown_window_32_acquire", 1, &[]),
+    path("adjustable_bucket_acquire", 1, ADJUSTABLE),
+    path("adjustable_bucket_32_acquire", 1, ADJUSTABLE),
+    path("adjustable_window_acquire", 1, ADJUSTABLE),
+    path("adjustable_window_32_acquire", 1, ADJUSTABLE),
+    path("cooldown_window_acquire", 1, &["started_again"]),
+    path("cooldown_window_32_acquire", 1, &["started_again"]),
     path("sliced_bucket_acquire", 1, &[]),
     path("sliced_bucket_32_acquire", 1, &[]),
     path("slice_acquire", 0, &["draw"]),
@@ -48,6 +48,9 @@ pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("lease_pool_claim", 2, &["search"]),
     path("lease_pool_release", 2, &[]),
 ];
+
+/// A new tick, settings that change often, permits that were owed, or a window from which all was given back.
+const ADJUSTABLE: &[&str] = &["note_newer", "take_slowly", "count_in", "is_unstarted"];
 
 /// A key that is not where it is usually found, has no entry yet, or not in this window.
 const KEYED: &[&str] = &[
