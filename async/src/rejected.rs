@@ -61,7 +61,8 @@ pub enum Rejected {
 
 impl Rejected {
     /// When to come back, as it was when the request was told (its poll, of one that waited): at the earliest, with what was queued then before it where the queue is oldest first. Exact where all before it ask for one
-    /// permit each, nobody gives up, and nothing is given back.
+    /// permit each, none of them gives up, and nothing is given back. Of several limits as one ([`AllOf`](portcullis_core::AllOf)) it is exact if none waits before it; else it may be earlier than that: each limit says
+    /// when it has so many permits, and not what it loses while those before wait for another limit.
     ///
     /// ```
     /// # use portcullis_async::Queue;

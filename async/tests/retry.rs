@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate, Retry, Seed,
-    SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate, Retry,
+    Seed, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
 
@@ -72,6 +72,58 @@ fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
     }
 }
 
+/// Behind others, each limit is asked for itself: one that overflows while those before wait for another limit has less for those after them than it says. So it is told never later than it is granted.
+#[test]
+fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none_is_before() {
+    let mut random = 7_u64;
+    let mut below = |n: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % n
+    };
+    let (mut exact, mut early) = (0, 0);
+    for case in 0..500 {
+        let parts = [(); 3].map(|()| {
+            let (rate, burst) = (1 + below(20) as u32, 1 + below(5));
+            (Rate::per_second(rate), burst, below(burst + 1))
+        });
+        let before = below(6) as usize;
+        let make = || {
+            AllOf::new(parts.map(|(rate, burst, initial)| {
+                TokenBucket::builder(rate, burst).initial(initial).build().unwrap()
+            }))
+        };
+        let wait = |room: u64| {
+            let queue = queue(make(), room).with_slack(Duration::ZERO);
+            // Whatever is there is taken, so that those who come wait.
+            while queue.try_acquire(1).is_ok() {}
+            queue
+        };
+        let full = wait(before as u64);
+        let _waits: Vec<_> = (0..before).map(|_| Task::waiting(full.acquire(1))).collect();
+        let rejected = now(full.acquire(1)).unwrap_err();
+        let Rejected::QueueFull { retry: Retry::At(told), .. } = rejected else { panic!("{rejected}") };
+        let roomy = wait(99);
+        let _waits: Vec<_> = (0..before).map(|_| Task::waiting(roomy.acquire(1))).collect();
+        let last = Task::waiting(roomy.acquire(1));
+        while last.wakes() == 0 {
+            let Next::At(at) = roomy.advance() else { panic!("time helps") };
+            roomy.clock().set(at);
+            roomy.advance();
+        }
+        let granted = portcullis_core::Clock::now(roomy.clock());
+        assert!(told <= granted, "{case}: told {told}, granted {granted}");
+        assert!(before > 0 || told == granted, "{case}: told {told}, granted {granted}");
+        if told == granted {
+            exact += 1;
+        } else {
+            early += 1;
+        }
+    }
+    assert!(exact > 100 && early > 100, "{exact} exactly, and {early} too early");
+}
+
 #[test]
 fn what_is_there_already_counts() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 5);
@@ -126,7 +178,8 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
     let concurrency = queue(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();
     for _ in 0..2 {
-        assert_eq!(permits(now(queue(Unknown, 0).acquire(1))), full(1, Retry::After(SECOND)));
+        let refused = Rejected::Refused { permits: 1, retry: Retry::After(SECOND) };
+        assert_eq!(permits(now(queue(Unknown, 0).acquire(1))), Err(refused));
         let nothing = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 0);
         assert_eq!(permits(now(nothing.acquire(1))), full(1, Retry::Never));
     }

@@ -197,3 +197,34 @@ impl fmt::Debug for ThreadTimer {
         f.debug_struct("ThreadTimer").field("origin", &self.origin).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread sleeps for an hour, and is not woken for it.
+    #[test]
+    fn timers_that_are_dropped_leave_nothing_with_the_thread() {
+        let mut timers: Vec<_> = (0..100).map(|_| ThreadTimer::new()).collect();
+        for timer in &timers {
+            let hour = timer.now().saturating_add(Duration::from_secs(3_600));
+            assert!(timer.wake_at(hour, Waker::noop()).is_pending());
+        }
+        let known = || locked(&ALARMS).all.len();
+        assert_eq!(known(), 100);
+        let alarms: Vec<_> = timers.iter().map(|timer| Arc::downgrade(&timer.alarm)).collect();
+        // From the middle, from both ends, and all.
+        for place in [50, 0, 97] {
+            let alarm = Arc::downgrade(&timers[place].alarm);
+            drop(timers.remove(place));
+            assert!(alarm.upgrade().is_none());
+        }
+        for (place, alarm) in locked(&ALARMS).all.iter().enumerate() {
+            assert_eq!(alarm.place.load(Relaxed), place);
+        }
+        assert_eq!(known(), 97);
+        drop(timers);
+        assert!(alarms.iter().all(|alarm| alarm.upgrade().is_none()));
+        assert_eq!((known(), locked(&ALARMS).all.capacity() < 100), (0, true));
+    }
+}
