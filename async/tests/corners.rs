@@ -143,7 +143,7 @@ fn a_timer_of_the_thread_that_is_dropped_keeps_no_waker() {
     };
     let timers: Vec<_> = (0..100).map(|_| ThreadTimer::new()).collect();
     for timer in &timers {
-        let hour = timer.now().saturating_add(Duration::from_secs(3_600));
+        let hour = timer.now().saturating_add(Duration::from_hours(1));
         assert!(timer.wake_at(hour, &noted).is_pending());
     }
     drop(noted);
@@ -165,7 +165,7 @@ fn a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task() {
         waker(move || drop(Arc::clone(&kept)))
     };
     let timer = TokioTimer::of(runtime.handle().clone());
-    let hour = timer.now().saturating_add(Duration::from_secs(3_600));
+    let hour = timer.now().saturating_add(Duration::from_hours(1));
     assert!(timer.wake_at(hour, &noted).is_pending());
     drop(noted);
     assert_eq!((alive(), Arc::strong_count(&kept)), (1, 2));

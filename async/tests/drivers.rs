@@ -4,10 +4,10 @@ mod support;
 
 use core::future::Future;
 use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -25,7 +25,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// A task that drives beside its own wait, and leaves with its permits.
-fn driving<'q>(queue: &'q support::Manual<TokenBucket>) -> Task<impl Future<Output = u32> + 'q> {
+fn driving(queue: &support::Manual<TokenBucket>) -> Task<impl Future<Output = u32> + '_> {
     let (mut drive, mut wait) = (Box::pin(queue.drive()), Box::pin(queue.acquire(1)));
     Task::new(core::future::poll_fn(move |context| {
         assert!(drive.as_mut().poll(context).is_pending());

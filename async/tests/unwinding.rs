@@ -1,5 +1,14 @@
 //! Panics of wakers, clocks, limiters and timers: what they leave behind.
 
+/// What a waker panics with, and panics once more when it is dropped.
+struct Spite;
+
+impl Drop for Spite {
+    fn drop(&mut self) {
+        panic!("spite");
+    }
+}
+
 mod support;
 
 use core::future::Future;
@@ -156,12 +165,6 @@ mod wakers {
 
     #[test]
     fn a_payload_that_panics_as_it_is_dropped_does_no_harm() {
-        struct Spite;
-        impl Drop for Spite {
-            fn drop(&mut self) {
-                panic!("spite");
-            }
-        }
         let queue = queue(Concurrency::new(3), 9);
         let held = now(queue.acquire(3)).unwrap();
         let waits = [(); 3].map(|()| {
@@ -211,8 +214,10 @@ mod what_nobody_claims {
 mod time {
     use super::*;
 
+    type Attended = Arc<Queue<TokenBucket, Faulty>>;
+
     /// A queue that is attended, at one token a second, with two that wait: the first one's waker panics.
-    fn attended() -> (Arc<Queue<TokenBucket, Faulty>>, [Task<Acquire<Arc<Queue<TokenBucket, Faulty>>>>; 2]) {
+    fn attended() -> (Attended, [Task<Acquire<Attended>>; 2]) {
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
         let first = panicking(Acquire::new(Arc::clone(&queue), 1, 1));
@@ -369,12 +374,6 @@ mod time {
         fn a_thread_that_others_use() {
             let others: Arc<Queue<_, _>> =
                 Arc::new(Queue::new(bucket(1), portcullis_async::ThreadTimer::new(), 9));
-            struct Spite;
-            impl Drop for Spite {
-                fn drop(&mut self) {
-                    panic!("spite");
-                }
-            }
             let spiteful = waker(|| std::panic::panic_any(Spite));
             let soon = others.clock().now().saturating_add(Duration::from_millis(5));
             assert!(others.clock().wake_at(soon, &spiteful).is_pending());
@@ -388,18 +387,19 @@ mod threads {
     use super::*;
     use std::sync::mpsc;
 
+    #[derive(Clone)]
+    struct Shared(Arc<Faulty>, Arc<std::time::Instant>);
+    impl Clock for Shared {
+        fn now(&self) -> Timestamp {
+            self.0.clock.burn("a clock");
+            START.saturating_add(self.1.elapsed())
+        }
+    }
+
     /// It drove, or was about to.
     #[test]
     fn one_that_unwinds_while_it_drives_leaves_that_to_the_next_one() {
         let timer = Arc::new(Faulty::default());
-        #[derive(Clone)]
-        struct Shared(Arc<Faulty>, Arc<std::time::Instant>);
-        impl Clock for Shared {
-            fn now(&self) -> Timestamp {
-                self.0.clock.burn("a clock");
-                START.saturating_add(self.1.elapsed())
-            }
-        }
         let clock = Shared(Arc::clone(&timer), Arc::new(std::time::Instant::now()));
         let rate = TokenBucket::builder(Rate::per_second(20), 1).initial(0).build().unwrap();
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, clock, 9));

@@ -164,9 +164,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         unless_unwinding(|| {
             let stays = Stays;
             let waker = self.with(move |inner, _| {
-                // SAFETY: as the caller says.
                 let waker = match place {
                     Place::Timed(member) => {
+                        // SAFETY: as the caller says.
                         let (waker, was_in_charge) = unsafe { inner.timed.leave(member) };
                         if was_in_charge {
                             // What was due for it is granted before it goes.
@@ -175,6 +175,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                         waker
                     }
                     #[cfg(all(feature = "std", not(loom)))]
+                    // SAFETY: as the caller says.
                     Place::Thread(member) => unsafe { inner.threads.leave(member) }.0,
                 };
                 mem::forget(stays);

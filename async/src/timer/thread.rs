@@ -1,8 +1,8 @@
 use core::fmt;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -207,7 +207,7 @@ mod tests {
     fn timers_that_are_dropped_leave_nothing_with_the_thread() {
         let mut timers: Vec<_> = (0..100).map(|_| ThreadTimer::new()).collect();
         for timer in &timers {
-            let hour = timer.now().saturating_add(Duration::from_secs(3_600));
+            let hour = timer.now().saturating_add(Duration::from_hours(1));
             assert!(timer.wake_at(hour, Waker::noop()).is_pending());
         }
         let known = || locked(&ALARMS).all.len();
