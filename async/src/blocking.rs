@@ -114,9 +114,6 @@ pub trait Blocks: Waits {
     ///
     /// It has driven this alone.
     unsafe fn leave(&self, member: NonNull<Driver>);
-
-    /// Grants what is due.
-    fn advance(&self);
 }
 
 impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S, C, R, H, B> {
@@ -139,10 +136,6 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S
     unsafe fn leave(&self, member: NonNull<Driver>) {
         // SAFETY: as the caller says.
         unsafe { self.leave(Place::Thread(member)) };
-    }
-
-    fn advance(&self) {
-        self.pass_by();
     }
 }
 
@@ -206,12 +199,10 @@ where
                 if spins > 0 {
                     continue;
                 }
+                // At its deadline it is woken, and drives once more, which ends its wait.
                 let now = hall.now();
                 if next > now {
                     sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
-                } else {
-                    // Its deadline, though another one drives.
-                    hall.advance();
                 }
             }
         })

@@ -86,6 +86,7 @@ mod caught {
 pub(crate) use caught::{Panic, quietly, unless_unwinding};
 
 #[cfg(not(feature = "std"))]
+#[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as where panics are caught")]
 mod uncaught {
     /// Nothing is caught: a second panic, while the first one unwinds, ends the program.
     pub(crate) struct Panic;

@@ -1058,7 +1058,7 @@ mod not_tested_there {
     #[test]
     fn a_limiter_that_counts_knows_of_all_that_were_granted() {
         let queue: Manual<_> = Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
-        let counted = || queue.change(portcullis_core::Counted::counts);
+        let counted = || queue.change(Counted::counts);
         let held = try_acquire(&queue, 60).unwrap();
         let wait = Task::waiting(queue.acquire(50));
         assert!(now(queue.acquire(1)).is_err());

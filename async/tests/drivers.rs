@@ -25,7 +25,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// A task that drives beside its own wait, and leaves with its permits.
-fn driving(queue: &support::Manual<TokenBucket>) -> Task<impl Future<Output = u32> + '_> {
+fn driving(queue: &support::Manual<TokenBucket>) -> Task<impl Future<Output = u32>> {
     let (mut drive, mut wait) = (Box::pin(queue.drive()), Box::pin(queue.acquire(1)));
     Task::new(core::future::poll_fn(move |context| {
         assert!(drive.as_mut().poll(context).is_pending());

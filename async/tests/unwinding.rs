@@ -1,14 +1,5 @@
 //! Panics of wakers, clocks, limiters and timers: what they leave behind.
 
-/// What a waker panics with, and panics once more when it is dropped.
-struct Spite;
-
-impl Drop for Spite {
-    fn drop(&mut self) {
-        panic!("spite");
-    }
-}
-
 mod support;
 
 use core::future::Future;
@@ -80,6 +71,15 @@ fn panicking<F: Future>(future: F) -> Task<F> {
     let mut task = Task::new(future);
     assert!(task.poll_with(&waker(|| panic!("a waker"))).is_pending());
     task
+}
+
+/// A panic's payload that panics in turn.
+struct Spite;
+
+impl Drop for Spite {
+    fn drop(&mut self) {
+        panic!("spite");
+    }
 }
 
 mod waits_for_all {
@@ -214,10 +214,10 @@ mod what_nobody_claims {
 mod time {
     use super::*;
 
-    type Attended = Arc<Queue<TokenBucket, Faulty>>;
+    type Faults = Arc<Queue<TokenBucket, Faulty>>;
 
     /// A queue that is attended, at one token a second, with two that wait: the first one's waker panics.
-    fn attended() -> (Attended, [Task<Acquire<Attended>>; 2]) {
+    fn attended() -> (Faults, [Task<Acquire<Faults>>; 2]) {
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
         let first = panicking(Acquire::new(Arc::clone(&queue), 1, 1));
@@ -410,9 +410,10 @@ mod threads {
                 std::thread::spawn(move || drop(queue.blocking_acquire(1)))
             };
             // In the queue, and asleep or about to be.
-            for _ in 0..200 {
+            while queue.counts().waiters == 0 {
                 std::thread::yield_now();
             }
+            std::thread::sleep(Duration::from_millis(burns as u64));
             timer.clock.light(burns);
             _ = first.join();
             timer.clock.light(0);

@@ -175,8 +175,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                         waker
                     }
                     #[cfg(all(feature = "std", not(loom)))]
-                    // SAFETY: as the caller says.
-                    Place::Thread(member) => unsafe { inner.threads.leave(member) }.0,
+                    Place::Thread(member) => {
+                        // SAFETY: as the caller says.
+                        let (waker, _) = unsafe { inner.threads.leave(member) };
+                        waker
+                    }
                 };
                 mem::forget(stays);
                 waker

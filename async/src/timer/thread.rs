@@ -149,10 +149,8 @@ impl Default for ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // Here, so that the thread drops no waker under its lock.
-        let set = locked(&self.alarm.set).take();
+        // The thread has none of its own: so its waker is dropped here, and outside of the locks.
         locked(&ALARMS).forget(&self.alarm);
-        drop(set);
     }
 }
 
