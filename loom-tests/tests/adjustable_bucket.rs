@@ -9,7 +9,9 @@ use loom::sync::Arc;
 use portcullis_core::{
     AdjustableBucket, Carry, ChangeError, Limiter, Rate, Receipt, Timestamp, TokenBucket, Word,
 };
-use portcullis_loom::{at, explore, explore_within, join, on_both_widths, spawn, take, turn};
+use portcullis_loom::{
+    at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
+};
 
 on_both_widths!(
     beside_a_change_the_takes_of_one_instant_share_what_there_was,
@@ -60,7 +62,7 @@ fn due<W: Word>(bucket: &AdjustableBucket<W>, now: Timestamp) -> u64 {
 }
 
 fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 2);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let b = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -72,7 +74,7 @@ fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
 }
 
 fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 1);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let b = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -86,7 +88,7 @@ fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
 }
 
 fn a_change_beside_takes_forgets_none_of_them<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 3);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let b = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -290,7 +292,7 @@ fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_
 }
 
 fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = spent::<W>(1);
         let reserved = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
@@ -304,7 +306,7 @@ fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
 }
 
 fn a_take_is_given_back_out_of_turn_beside_another_one<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 4);
         assert_eq!(take(&*limit, at(5), 2), 2);
         let noted: Receipt = limit.take_at(at(5), 1).unwrap();
@@ -346,18 +348,18 @@ fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
     });
 }
 
-/// At 7 s the bucket is full without the two that were taken at 5 s, which are worth nothing then.
+/// At 6 s the bucket is full without the two that were taken at 5 s, which are worth nothing then.
 fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
     explore(|| {
-        let limit = bucket::<W>(every(1), 4);
+        let limit = bucket::<W>(Rate::per_second(2), 4);
         let mut first: Receipt = limit.take_at(at(5), 2).unwrap();
         let mut second: Receipt = limit.take_at(at(5), 1).unwrap();
         let back = spawn(&limit, move |limit| limit.refund_at(at(5), 2, &mut first));
         turn();
         limit.refund_at(at(5), 1, &mut second);
-        let mut taken = take(&*limit, at(7), 1);
+        let mut taken = take(&*limit, at(6), 1);
         join(back);
-        while take(&*limit, at(7), 1) == 1 {
+        while take(&*limit, at(6), 1) == 1 {
             taken += 1;
         }
         assert!(taken <= 4, "{taken} at once");
