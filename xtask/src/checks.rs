@@ -60,6 +60,7 @@ pub(crate) const TASKS: &[Task] = &[
             "core-tests",
             "doc-tests",
             "loom",
+            "explore",
             "hot-paths",
             "no-std",
             "firmware",
@@ -89,6 +90,12 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step { name: "doc-tests", about: "the examples in the documentation", needs: None, run: doc_tests },
     Step { name: "loom", about: "the models of every atomic algorithm, in loom", needs: None, run: loom },
+    Step {
+        name: "explore",
+        about: "the core pre-empted at every atomic access and at every instruction, and late refunds, against every order and exact arithmetic",
+        needs: None,
+        run: explore,
+    },
     Step {
         name: "hot-paths",
         about: "machine code of the hot paths: atomic writes, no division, call or panic",
@@ -127,7 +134,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions",
+        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls and as many traces as take half an hour",
         needs: None,
         run: soak,
     },
@@ -163,7 +170,8 @@ fn doc(context: &Context) -> Check {
 
 fn tests(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    command::run_tests(cargo.args(["--workspace", "--exclude", "portcullis-core", "--all-features"]))
+    cargo.args(["--workspace", "--exclude", "portcullis-core", "--exclude", "portcullis-explore"]);
+    command::run_tests(cargo.arg("--all-features"))
 }
 
 /// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be thorough: the profile `checked`,
@@ -190,6 +198,29 @@ fn models(context: &Context) -> Command {
     cargo
 }
 
+fn explore(context: &Context) -> Check {
+    let accesses = command::run_tests(&mut explorer(context))?;
+    let traces = command::run_tests(&mut traces(context))?;
+    Ok(format!("{accesses} by accesses, {traces} by instructions and traces"))
+}
+
+/// The core with atomics that are pre-empted.
+fn explorer(context: &Context) -> Command {
+    let mut cargo = context.cargo_test();
+    cargo.args(["--profile", "checked", "--package", "portcullis-explore", "--test", "every_access"]);
+    cargo.arg("--target-dir").arg(context.target_dir("explore"));
+    cargo.env("RUSTFLAGS", "--cfg explore");
+    cargo
+}
+
+/// The core as it is.
+fn traces(context: &Context) -> Command {
+    let mut cargo = context.cargo_test();
+    cargo.args(["--profile", "checked", "--package", "portcullis-explore"]);
+    cargo.args(["--test", "late_refunds", "--test", "every_instruction"]);
+    cargo
+}
+
 fn weaken(context: &Context) -> Check {
     weaken::run(&context.root)?;
     Ok(String::new())
@@ -201,5 +232,8 @@ fn soak(context: &Context) -> Check {
     cargo.args(["--all-features", "--lib", "--tests"]);
     let tests = command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))?;
     let models = command::run_tests(models(context).env("PORTCULLIS_THOROUGH", "1"))?;
-    Ok(format!("{tests}; {models}"))
+    let ignored = ["--", "--ignored", "--nocapture"];
+    let accesses = command::run_tests(explorer(context).args(ignored))?;
+    let traces = command::run_tests(traces(context).args(ignored))?;
+    Ok(format!("{tests}; {models}; {accesses}; {traces}"))
 }

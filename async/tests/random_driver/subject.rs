@@ -1,0 +1,450 @@
+//! The queues that are driven: around one limiter, around several, and by key.
+
+use core::future::Future;
+use core::hash::BuildHasherDefault;
+use core::ops::Deref;
+use core::pin::Pin;
+use core::time::Duration;
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+
+use portcullis_async::{Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected};
+use portcullis_core::{
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Lease, Limiter, Line, QueueLimiter, Rate,
+    Retry, Timestamp, TokenBucket,
+};
+
+use crate::chance::{below, one_in};
+use crate::parts::{Part, Promise, Sim, Single, Spy, Told};
+
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// How a queue is set.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) order: Order,
+    pub(crate) max_permits: u64,
+    pub(crate) max_waiters: u32,
+    pub(crate) slack: Duration,
+}
+
+/// A lease of any queue.
+pub(crate) trait Leased: Sized {
+    fn permits(&self) -> u32;
+    fn release(&mut self, n: u32);
+    fn refund(&mut self, now: u64, n: u32) -> u32;
+    fn split(&mut self, n: u32) -> Self;
+    fn merge(&mut self, other: Self) -> Result<(), Self>;
+    fn forget(self) -> u32;
+}
+
+impl<P: Deref<Target: Limiter> + Clone> Leased for Lease<P> {
+    fn permits(&self) -> u32 {
+        self.permits()
+    }
+    fn release(&mut self, n: u32) {
+        self.release(n).expect("as many are held");
+    }
+    fn refund(&mut self, now: u64, n: u32) -> u32 {
+        self.refund_at(Timestamp::from_nanos(now), n).expect("as many are held")
+    }
+    fn split(&mut self, n: u32) -> Self {
+        self.split(n).expect("as many are held")
+    }
+    fn merge(&mut self, other: Self) -> Result<(), Self> {
+        self.merge(other)
+    }
+    fn forget(self) -> u32 {
+        self.forget()
+    }
+}
+
+/// A queue, and what its limiters are known to be.
+pub(crate) trait Subject: 'static {
+    type Lease: Leased + 'static;
+
+    fn keys(&self) -> usize;
+    fn acquire(
+        &self,
+        key: usize,
+        min: u32,
+        max: u32,
+        until: Option<u64>,
+    ) -> Boxed<Result<Self::Lease, Rejected>>;
+    fn try_acquire(&self, key: usize, n: u32) -> Result<Self::Lease, Denied>;
+    fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease>;
+    fn advance(&self) -> Next;
+    fn close(&self);
+    fn is_closed(&self) -> bool;
+    fn counts(&self) -> QueueCounts;
+    fn clock(&self) -> &Sim;
+    /// The queue outlives it.
+    fn drive(&self) -> Boxed<()>;
+    fn attend(&self, shared: bool);
+    fn drained(&self) -> Option<Boxed<()>>;
+    fn change(&self);
+    /// How many refer to the queue.
+    fn references(&self) -> usize;
+
+    /// Whether the limiter has `n` permits now, as it says itself.
+    fn is_free(&self, key: usize, now: u64, n: u32) -> bool;
+    /// The first instant at which it will have them, if nothing is given back.
+    fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64>;
+    fn capacity(&self, key: usize) -> u64;
+    /// Whether nothing is held.
+    fn is_drained(&self) -> bool;
+    /// Of each limiter to which permits are released, those that are out; by key.
+    fn held(&self, key: usize) -> Vec<u64>;
+    /// Of each limiter that gets permits back by time, those that were taken and not given back.
+    fn net(&self) -> Vec<u64>;
+    fn takes(&self) -> u64;
+    /// Of each limiter, the permits that were given back by a receipt.
+    fn refunded(&self) -> Vec<u64>;
+}
+
+/// The limiters of a queue.
+pub(crate) trait Limits: QueueLimiter + Clone + Send + Sync + 'static {
+    fn draw() -> Self;
+    fn parts(&self) -> Vec<Box<dyn Part>>;
+    fn change(&self) {}
+}
+
+pub(crate) type Plain = Spy<Concurrency>;
+pub(crate) type Bucket = Spy<TokenBucket>;
+pub(crate) type Window = Spy<FixedWindow>;
+
+const MILLI: u64 = 1_000_000;
+
+impl Limits for Plain {
+    fn draw() -> Self {
+        let limit = 1 + below(8) as u32;
+        Self::new(Concurrency::new(limit), Promise::Held)
+    }
+    fn parts(&self) -> Vec<Box<dyn Part>> {
+        vec![Box::new(self.clone())]
+    }
+    fn change(&self) {
+        self.limiter().set_limit(1 + below(8) as u32).expect("a small limit");
+    }
+}
+
+impl Limits for Bucket {
+    fn draw() -> Self {
+        let (permits, burst) = (1 + below(20) as u32, 1 + below(9));
+        let period = [10, 70, 1_000][crate::chance::index(3)] * MILLI;
+        let initial = below(burst + 1);
+        let rate = Rate::new(permits, Duration::from_nanos(period));
+        let bucket = TokenBucket::builder(rate, burst).initial(initial).build().expect("a bucket");
+        Self::new(
+            bucket,
+            Promise::Bucket { permits: permits.into(), period, burst, missing: burst - initial },
+        )
+    }
+    fn parts(&self) -> Vec<Box<dyn Part>> {
+        vec![Box::new(self.clone())]
+    }
+}
+
+impl Limits for Window {
+    fn draw() -> Self {
+        let limit = 1 + below(8);
+        let period = [16, 100, 1_000][crate::chance::index(3)] * MILLI;
+        Self::new(FixedWindow::new(limit, Duration::from_nanos(period)), Promise::Window { limit, period })
+    }
+    fn parts(&self) -> Vec<Box<dyn Part>> {
+        vec![Box::new(self.clone())]
+    }
+}
+
+impl<A: Limits, B: Limits> Limits for AllOf<(A, B)> {
+    fn draw() -> Self {
+        Self::new((A::draw(), B::draw()))
+    }
+    fn parts(&self) -> Vec<Box<dyn Part>> {
+        let (a, b) = self.limits();
+        a.parts().into_iter().chain(b.parts()).collect()
+    }
+    fn change(&self) {
+        let (a, b) = self.limits();
+        if one_in(2) { a.change() } else { b.change() }
+    }
+}
+
+type Held<L> = Arc<Queue<L, Sim, Single, Told>>;
+
+/// One line.
+pub(crate) struct Line1<L: Limits> {
+    queue: Held<L>,
+    limits: L,
+    parts: Vec<Box<dyn Part>>,
+}
+
+impl<L: Limits> Line1<L> {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let limits = L::draw();
+        let queue = Queue::hooked(limits.clone(), Sim::default(), settings.max_permits, Told)
+            .with_order(settings.order)
+            .with_max_waiters(settings.max_waiters)
+            .with_slack(settings.slack);
+        Self { queue: Arc::new(queue), parts: limits.parts(), limits }
+    }
+}
+
+/// A queue behind an `Arc` that outlives the reference.
+fn for_ever<Q>(queue: &Arc<Q>) -> &'static Q {
+    // SAFETY: the driver drops what uses it before the queue.
+    unsafe { &*Arc::as_ptr(queue) }
+}
+
+impl<L: Limits> Subject for Line1<L> {
+    type Lease = Lease<Held<L>>;
+
+    fn keys(&self) -> usize {
+        1
+    }
+    fn acquire(
+        &self,
+        _: usize,
+        min: u32,
+        max: u32,
+        until: Option<u64>,
+    ) -> Boxed<Result<Self::Lease, Rejected>> {
+        let wait = Acquire::new(Arc::clone(&self.queue), min, max);
+        match until {
+            Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
+            None => Box::pin(wait),
+        }
+    }
+    fn try_acquire(&self, _: usize, n: u32) -> Result<Self::Lease, Denied> {
+        let now = Timestamp::from_nanos(self.clock().time());
+        Lease::try_acquire_at(Arc::clone(&self.queue), now, n)
+    }
+    fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease> {
+        Queue::release_later(lease);
+        Ok(())
+    }
+    fn advance(&self) -> Next {
+        self.queue.advance()
+    }
+    fn close(&self) {
+        self.queue.close();
+    }
+    fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+    fn counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+    fn clock(&self) -> &Sim {
+        self.queue.clock()
+    }
+    fn drive(&self) -> Boxed<()> {
+        Box::pin(for_ever(&self.queue).drive())
+    }
+    fn attend(&self, shared: bool) {
+        if shared {
+            self.queue.attend_shared();
+        } else {
+            for_ever(&self.queue).attend();
+        }
+    }
+    fn drained(&self) -> Option<Boxed<()>> {
+        Some(Box::pin(Drained::new(Arc::clone(&self.queue))))
+    }
+    fn change(&self) {
+        self.queue.change(Limits::change);
+    }
+    fn references(&self) -> usize {
+        Arc::strong_count(&self.queue)
+    }
+    fn is_free(&self, _: usize, now: u64, n: u32) -> bool {
+        self.limits.peek_at(Timestamp::from_nanos(now), n).is_ok()
+    }
+    fn free_at(&self, _: usize, now: u64, n: u32) -> Option<u64> {
+        match self.limits.peek_at(Timestamp::from_nanos(now), n) {
+            Ok(_) => Some(now),
+            Err(denied) => match self.limits.retry(denied) {
+                Retry::At(at) => Some(at.as_nanos()),
+                _ => None,
+            },
+        }
+    }
+    fn capacity(&self, _: usize) -> u64 {
+        self.limits.capacity()
+    }
+    fn is_drained(&self) -> bool {
+        self.limits.held() == 0
+    }
+    fn held(&self, _: usize) -> Vec<u64> {
+        self.parts.iter().filter_map(|part| part.held()).collect()
+    }
+    fn net(&self) -> Vec<u64> {
+        self.parts.iter().filter_map(|part| part.net()).collect()
+    }
+    fn takes(&self) -> u64 {
+        self.parts.iter().map(|part| part.takes()).sum()
+    }
+    fn refunded(&self) -> Vec<u64> {
+        self.parts.iter().map(|part| part.refunded()).collect()
+    }
+}
+
+/// The limiter of each key.
+pub(crate) trait Each: 'static {
+    type Limit: portcullis_core::KeyedLimit + Send + Sync;
+    fn draw() -> (Self::Limit, u64, Option<u64>);
+}
+
+pub(crate) enum Permits {}
+pub(crate) enum Rates {}
+
+impl Each for Permits {
+    type Limit = Concurrency;
+    fn draw() -> (Concurrency, u64, Option<u64>) {
+        let limit = 1 + below(4) as u32;
+        (Concurrency::new(limit), limit.into(), None)
+    }
+}
+
+impl Each for Rates {
+    type Limit = TokenBucket<KeyedWord>;
+    fn draw() -> (Self::Limit, u64, Option<u64>) {
+        let (permits, burst) = (1 + below(20) as u32, 1 + below(5));
+        let rate = Rate::new(permits, Duration::from_millis(100));
+        let bucket = TokenBucket::builder(rate, burst).build_on::<KeyedWord>().expect("a bucket");
+        (bucket, burst, Some(100 * MILLI / u64::from(permits) + 1))
+    }
+}
+
+type Table<E> = Keyed<<E as Each>::Limit, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
+type HeldTable<E> = Arc<KeyedQueue<Table<E>, Sim, Single, Told>>;
+
+/// A line for each key.
+pub(crate) struct Lines<E: Each> {
+    queue: HeldTable<E>,
+    keys: Vec<u64>,
+    limit: u64,
+    /// The time in which a permit comes in.
+    period: Option<u64>,
+}
+
+impl<E: Each> Lines<E> {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let (limiter, limit, period) = E::draw();
+        let table = Keyed::new(limiter, Line::for_keys(1_000), BuildHasherDefault::default());
+        let queue = KeyedQueue::new(table, Sim::default(), settings.max_permits)
+            .with_hook(Told)
+            .with_order(settings.order)
+            .with_max_waiters(settings.max_waiters)
+            .with_slack(settings.slack);
+        let keys = (0..=below(6)).map(|_| below(u64::MAX)).collect();
+        Self { queue: Arc::new(queue), keys, limit, period }
+    }
+
+    fn key(&self, key: usize) -> QueueKey<HeldTable<E>> {
+        QueueKey::new(Arc::clone(&self.queue), &self.keys[key])
+    }
+}
+
+impl<E: Each> Subject for Lines<E> {
+    type Lease = Lease<QueueKey<HeldTable<E>>>;
+
+    fn keys(&self) -> usize {
+        self.keys.len()
+    }
+    fn acquire(
+        &self,
+        key: usize,
+        min: u32,
+        max: u32,
+        until: Option<u64>,
+    ) -> Boxed<Result<Self::Lease, Rejected>> {
+        let wait = Acquire::new(self.key(key), min, max);
+        match until {
+            Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
+            None => Box::pin(wait),
+        }
+    }
+    fn try_acquire(&self, key: usize, n: u32) -> Result<Self::Lease, Denied> {
+        Lease::try_acquire_at(self.key(key), Timestamp::from_nanos(self.clock().time()), n)
+    }
+    fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease> {
+        Err(lease)
+    }
+    fn advance(&self) -> Next {
+        self.queue.advance()
+    }
+    fn close(&self) {
+        self.queue.close();
+    }
+    fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+    fn counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+    fn clock(&self) -> &Sim {
+        self.queue.clock()
+    }
+    fn drive(&self) -> Boxed<()> {
+        Box::pin(for_ever(&self.queue).drive())
+    }
+    fn attend(&self, shared: bool) {
+        if shared {
+            self.queue.attend_shared();
+        } else {
+            for_ever(&self.queue).attend();
+        }
+    }
+    fn drained(&self) -> Option<Boxed<()>> {
+        None
+    }
+    fn change(&self) {
+        // As many as before: the lines are gone through all the same.
+        self.queue.change(|_| ());
+    }
+    fn references(&self) -> usize {
+        Arc::strong_count(&self.queue)
+    }
+    fn is_free(&self, key: usize, now: u64, n: u32) -> bool {
+        self.key(key).available_at(Timestamp::from_nanos(now)) >= n.max(1).into()
+    }
+    fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64> {
+        if self.is_free(key, now, n) {
+            return Some(now);
+        }
+        let period = self.period?;
+        if u64::from(n) > self.limit {
+            return None;
+        }
+        // Also of a bucket whose newest time is later.
+        let (mut denied, mut free) = (now, now + period * (self.limit + 1) + 2_000 * MILLI);
+        while free - denied > 1 {
+            let middle = denied + (free - denied) / 2;
+            if self.is_free(key, middle, n) { free = middle } else { denied = middle }
+        }
+        Some(free)
+    }
+    fn capacity(&self, _: usize) -> u64 {
+        self.limit
+    }
+    fn is_drained(&self) -> bool {
+        false
+    }
+    fn held(&self, key: usize) -> Vec<u64> {
+        if self.period.is_some() {
+            return vec![];
+        }
+        let now = Timestamp::from_nanos(self.clock().time());
+        vec![self.limit - self.key(key).available_at(now)]
+    }
+    fn net(&self) -> Vec<u64> {
+        vec![]
+    }
+    fn takes(&self) -> u64 {
+        0
+    }
+    fn refunded(&self) -> Vec<u64> {
+        vec![]
+    }
+}

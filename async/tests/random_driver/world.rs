@@ -1,0 +1,1786 @@
+//! One run: a queue, all that uses it, and what has to hold after each step.
+
+use core::cell::{Cell, RefCell};
+use core::fmt::Write as _;
+use core::mem::ManuallyDrop;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use portcullis_async::{Next, Order, Outcome, Rejected};
+
+use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
+use crate::parts::{Owner, Sim, Token, Told, Wakes, call, waker};
+use crate::subject::{Boxed, Leased, Line1, Plain, Settings, Subject};
+
+/// What a run is made of, beside its limiters.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each one is drawn for itself")]
+pub(crate) struct Config {
+    pub(crate) settings: Settings,
+    /// The sites that panic, and how often one does.
+    pub(crate) sites: Vec<Site>,
+    pub(crate) panics_one_in: u64,
+    /// Whether two calls in a row panic.
+    pub(crate) doubles: bool,
+    /// How many of the wakers use the queue, and how often another context gets in between.
+    pub(crate) uses_one_in: u64,
+    pub(crate) meddles_one_in: u32,
+    /// Whether clones of a waker do not say that they wake the same.
+    pub(crate) apart: bool,
+    pub(crate) drivers: usize,
+    pub(crate) attends: bool,
+    pub(crate) drains: bool,
+    pub(crate) leaks: bool,
+    pub(crate) changes: bool,
+    pub(crate) leaves_later: bool,
+    pub(crate) deadlines: bool,
+    pub(crate) steps_back: bool,
+    /// Waits at once, and permits of one.
+    pub(crate) waits: usize,
+    pub(crate) most: u32,
+    pub(crate) steps: u64,
+    pub(crate) closes_at: Option<u64>,
+    /// How many of the last things that happened a failure shows.
+    pub(crate) shows: usize,
+    /// How often it does what.
+    weights: [u64; 23],
+}
+
+/// Kinds that are not driven, by name: to look beyond a defect that is known.
+const WITHOUT: &[&str] = &[];
+
+/// Whether a kind is driven.
+fn drives(kind: &str) -> bool {
+    thread_local! {
+        static MORE: String = std::env::var("PORTCULLIS_RANDOM_WITHOUT").unwrap_or_default();
+    }
+    !WITHOUT.contains(&kind) && !MORE.with(|more| more.split(',').any(|without| without == kind))
+}
+
+impl Config {
+    pub(crate) fn draw() -> Self {
+        let order = if one_in(3) { Order::NewestFirst } else { Order::OldestFirst };
+        let waits = [3, 8, 12, 45][index(4)];
+        let settings = Settings {
+            order,
+            max_permits: [u64::MAX, 40, 12, 6][index(4)],
+            max_waiters: [u32::MAX, 30, 7, 3][index(4)],
+            slack: Duration::from_millis([0, 10, 10, 200][index(4)]),
+        };
+        let mut sites: Vec<_> = Site::ALL.into_iter().filter(|site| drives(&format!("{site:?}"))).collect();
+        match below(10) {
+            0..3 => sites.clear(),
+            3..8 => {
+                while sites.len() > 1 {
+                    sites.swap_remove(index(sites.len()));
+                }
+            }
+            _ => sites.retain(|_| one_in(2)),
+        }
+        let steps = 100 + below(500);
+        // Some of it often, some hardly ever.
+        let weights =
+            World::<Line1<Plain>>::OPERATIONS.map(|(weight, _)| weight * [1, 4, 4, 4, 16][index(5)]);
+        Self {
+            settings,
+            sites,
+            panics_one_in: [3, 10, 40][index(3)],
+            doubles: one_in(4) && drives("doubles"),
+            uses_one_in: if drives("uses") { [0, 0, 20, 3][index(4)] } else { 0 },
+            meddles_one_in: if drives("meddling") { [0, 0, 200, 20][index(4)] } else { 0 },
+            apart: one_in(2),
+            drivers: if drives("drivers") {
+                [0, 0, 1, 1, 3][index(if drives("several") { 5 } else { 4 })]
+            } else {
+                0
+            },
+            attends: one_in(2) && drives("attend"),
+            drains: one_in(2) && drives("drained"),
+            leaks: one_in(3) && drives("leaks"),
+            changes: one_in(3) && drives("changes"),
+            leaves_later: one_in(2) && drives("later"),
+            deadlines: one_in(2) && drives("deadlines"),
+            steps_back: one_in(3) && drives("back"),
+            waits,
+            most: [1, 3, 6][index(3)],
+            steps,
+            closes_at: (one_in(4) && drives("close")).then(|| below(steps)),
+            shows: 60,
+            weights,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not polled.
+    Fresh,
+    Waiting,
+    /// Woken: something has become of it.
+    Settled,
+}
+
+#[allow(clippy::struct_excessive_bools, reason = "each one is seen for itself")]
+struct Wait<L> {
+    id: u64,
+    key: usize,
+    min: u32,
+    max: u32,
+    until: Option<u64>,
+    phase: Phase,
+    /// Not there while it is polled.
+    future: Option<Boxed<Result<L, Rejected>>>,
+    tokens: Vec<Arc<Token>>,
+    /// It entered its line between these.
+    start: u64,
+    end: u64,
+    is_leaked: bool,
+    /// As a head, when its limiter will grant, as it was when the queue stood still last.
+    predicted: Option<u64>,
+    /// Of one that is settled: whether one whose turn was before still waited then, an older one
+    /// too, and how late it was.
+    overtook: bool,
+    left_older: bool,
+    newest: u64,
+    granted_in_time: bool,
+    granted_late: bool,
+    /// It alone was granted in its step: after so many takes, and then.
+    sole: Option<(u64, u64)>,
+}
+
+impl<L> Wait<L> {
+    fn is_woken(&self) -> bool {
+        self.tokens.iter().any(|token| token.is_woken())
+    }
+}
+
+/// A future that is there for as long as it is not ready.
+struct Other {
+    id: u64,
+    future: Option<Boxed<()>>,
+    token: Option<Arc<Token>>,
+}
+
+/// What the driver has seen.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    entered: u64,
+    granted: u64,
+    refused: u64,
+    evicted: u64,
+    late: u64,
+    cancelled: u64,
+    other: u64,
+    /// A call that panicked may have counted once more.
+    unsure: u64,
+}
+
+/// What a run has come to.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Seen {
+    pub(crate) runs: u64,
+    pub(crate) steps: u64,
+    pub(crate) granted_at_once: u64,
+    pub(crate) granted: u64,
+    pub(crate) refused: u64,
+    pub(crate) evicted: u64,
+    pub(crate) late: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) panics: u64,
+    pub(crate) doubled: u64,
+    pub(crate) meddled: u64,
+    pub(crate) fired: u64,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.granted_at_once += other.granted_at_once;
+        self.granted += other.granted;
+        self.refused += other.refused;
+        self.evicted += other.evicted;
+        self.late += other.late;
+        self.cancelled += other.cancelled;
+        self.panics += other.panics;
+        self.doubled += other.doubled;
+        self.meddled += other.meddled;
+        self.fired += other.fired;
+    }
+}
+
+/// Permits of waits that are never polled nor dropped again.
+#[derive(Clone, Copy, Default)]
+struct Leaked {
+    wanted: u64,
+    /// Granted for certain, and at most: what was settled as the queue was closed, or its limit
+    /// changed, may have been told so.
+    least: u64,
+    most: u64,
+}
+
+/// How often it is done, and what it is.
+type Operation<W> = (u64, fn(&W));
+
+type Line = (u32, &'static str, u64, u64, u64);
+
+pub(crate) struct World<S: Subject> {
+    subject: S,
+    config: Config,
+    waits: RefCell<Vec<Wait<S::Lease>>>,
+    leases: RefCell<Vec<(usize, S::Lease)>>,
+    forgotten_leases: RefCell<Vec<ManuallyDrop<S::Lease>>>,
+    /// Permits by key that never come back, and those of leaked waits.
+    forgotten: RefCell<Vec<u64>>,
+    leaked: RefCell<Vec<Leaked>>,
+    drivers: RefCell<Vec<Other>>,
+    drained: RefCell<Vec<Other>>,
+    gone: RefCell<Vec<Arc<Token>>>,
+    /// Who was granted at once in this step: the wait, its key, and when it came.
+    newcomers: RefCell<Vec<(u64, usize, u64)>>,
+    fired: RefCell<Option<Waker>>,
+    ids: Cell<u64>,
+    sequence: Cell<u64>,
+    step: Cell<u64>,
+    /// What stood when the step began.
+    started: Cell<u64>,
+    takes: Cell<u64>,
+    closed: Cell<bool>,
+    closed_in: Cell<u64>,
+    changed_in: Cell<u64>,
+    ever_changed: Cell<bool>,
+    attended: Cell<bool>,
+    /// When a mark was left that waits for the next call of the queue; 0 if none does.
+    later: Cell<u64>,
+    advanced: Cell<Option<Next>>,
+    released: Cell<bool>,
+    /// Whether something was given back by a receipt in this step, as of its time.
+    gave_back: Cell<bool>,
+    /// The sites that have panicked in this step.
+    struck: Cell<u32>,
+    /// Permits in leases, of limiters that do not get them back from those.
+    handed: Cell<u64>,
+    tally: Cell<Tally>,
+    seen: Cell<Seen>,
+    trace: RefCell<VecDeque<Line>>,
+}
+
+const MILLI: u64 = 1_000_000;
+
+impl<S: Subject> Meddles for World<S> {
+    fn meddle(&self, under_lock: bool) {
+        if self.step.get() == self.config.steps {
+            // All that is there goes, and nothing comes.
+            return;
+        }
+        let mut seen = self.seen.get();
+        seen.meddled += 1;
+        self.seen.set(seen);
+        if under_lock { self.act_under_lock() } else { self.act_within() }
+    }
+}
+
+/// A run that is on. If it ends early, something may be used that is gone: then nothing is
+/// dropped.
+struct On<S: Subject>(Rc<World<S>>, bool);
+
+impl<S: Subject> Drop for On<S> {
+    fn drop(&mut self) {
+        if !self.1 {
+            core::mem::forget(Rc::clone(&self.0));
+        }
+        chance::set_others(None);
+    }
+}
+
+/// Runs one configuration to its end; what is wrong, if anything is.
+pub(crate) fn run<S: Subject>(make: impl FnOnce(&Settings) -> S, config: Config) -> Result<Seen, String> {
+    let subject = make(&config.settings);
+    let keys = subject.keys();
+    let world = Rc::new(World {
+        subject,
+        config,
+        waits: RefCell::default(),
+        leases: RefCell::default(),
+        forgotten_leases: RefCell::default(),
+        forgotten: RefCell::new(vec![0; keys]),
+        leaked: RefCell::new(vec![Leaked::default(); keys]),
+        drivers: RefCell::default(),
+        drained: RefCell::default(),
+        gone: RefCell::default(),
+        newcomers: RefCell::default(),
+        fired: RefCell::default(),
+        ids: Cell::new(0),
+        sequence: Cell::new(0),
+        step: Cell::new(0),
+        started: Cell::new(0),
+        takes: Cell::new(0),
+        closed: Cell::new(false),
+        closed_in: Cell::new(u64::MAX),
+        changed_in: Cell::new(u64::MAX),
+        ever_changed: Cell::new(false),
+        attended: Cell::new(false),
+        later: Cell::new(0),
+        advanced: Cell::new(None),
+        released: Cell::new(false),
+        gave_back: Cell::new(false),
+        struck: Cell::new(0),
+        handed: Cell::new(0),
+        tally: Cell::default(),
+        seen: Cell::default(),
+        trace: RefCell::default(),
+    });
+    let mut on = On(world, false);
+    chance::set_others(Some(Rc::clone(&on.0) as Rc<dyn Meddles>));
+    on.0.run()?;
+    on.1 = true;
+    Ok(on.0.seen.get())
+}
+
+impl<S: Subject> World<S> {
+    fn run(&self) -> Result<(), String> {
+        self.subject.clock().set(below(3) * 500 * MILLI + 1_000 * MILLI);
+        for step in 0..self.config.steps {
+            self.begin(step);
+            let times = if self.config.doubles { 2 } else { 1 };
+            // While a mark is left, more is at stake.
+            let one = if self.later.get() > 0 { 2 } else { self.config.panics_one_in };
+            if !self.config.sites.is_empty() && one_in(one) {
+                chance::arm(self.config.sites[index(self.config.sites.len())], times);
+            }
+            chance::set_meddling(self.config.meddles_one_in);
+            let locks = chance::locks();
+            self.act();
+            if self.released.get()
+                && !chance::has_meddled()
+                && chance::locks() > locks
+                && drives("release-locks")
+            {
+                fail("a release would have waited for the lock");
+            }
+            chance::disarm();
+            self.end()?;
+        }
+        self.begin(self.config.steps);
+        self.wind_up();
+        self.report()
+    }
+
+    fn begin(&self, step: u64) {
+        self.step.set(step);
+        self.started.set(self.next());
+        self.takes.set(self.subject.takes());
+        self.advanced.set(None);
+        self.released.set(false);
+        self.gave_back.set(false);
+    }
+
+    /// What has to hold after a step.
+    fn end(&self) -> Result<(), String> {
+        let (struck, doubled) = chance::take_struck();
+        self.struck.set(struck);
+        let mut seen = self.seen.get();
+        seen.steps += 1;
+        seen.panics += u64::from(struck.count_ones());
+        seen.doubled += u64::from(doubled.count_ones());
+        self.seen.set(seen);
+        self.settle();
+        self.report()?;
+        if struck & Site::CUT_SHORT != 0 {
+            // What a limiter, a clock or a timer has cut short is made good by the next one who
+            // comes.
+            self.conserved();
+            self.report()?;
+            self.note("advance after a panic", 0, 0, 0);
+            self.advance();
+            self.settle();
+        }
+        self.conserved();
+        self.stands_still();
+        self.gone();
+        self.report()
+    }
+
+    fn report(&self) -> Result<(), String> {
+        let failures = chance::take_failures();
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        for failure in failures {
+            _ = writeln!(text, "{failure}");
+        }
+        _ = writeln!(text, "in step {} of {:?}", self.step.get(), self.config);
+        _ = writeln!(
+            text,
+            "at {} ns (newest {}), alarm at {:?}, attended: {}, closed: {}",
+            self.time(),
+            self.clock().newest(),
+            self.clock().alarm().map(|(at, who)| match who {
+                Wakes::Token(token) => format!("{at} for {:?}", token.owner),
+                Wakes::Queue => format!("{at} for the queue"),
+            }),
+            self.attended.get(),
+            self.closed.get()
+        );
+        for wait in self.waits.borrow().iter() {
+            _ = writeln!(
+                text,
+                "  wait {} of key {}: {} to {} until {:?}, {:?}{}, due {:?}",
+                wait.id,
+                wait.key,
+                wait.min,
+                wait.max,
+                wait.until,
+                wait.phase,
+                if wait.is_leaked { ", leaked" } else { "" },
+                wait.predicted
+            );
+        }
+        for driver in self.drivers.borrow().iter() {
+            let told = driver.token.as_ref().map(|token| token.is_woken());
+            _ = writeln!(text, "  driver {}: told {told:?}", driver.id);
+        }
+        _ = writeln!(text, "held by leases: {:?}", self.in_leases());
+        for (depth, what, a, b, c) in self.trace.borrow().iter() {
+            _ = writeln!(text, "{:width$}{what} {a} {b} {c}", "", width = 2 + 2 * *depth as usize);
+        }
+        Err(text)
+    }
+
+    fn note(&self, what: &'static str, a: u64, b: u64, c: u64) {
+        let mut trace = self.trace.borrow_mut();
+        if trace.len() >= self.config.shows {
+            trace.pop_front();
+        }
+        trace.push_back((chance::depth(), what, a, b, c));
+    }
+
+    fn next(&self) -> u64 {
+        self.sequence.set(self.sequence.get() + 1);
+        self.sequence.get()
+    }
+
+    fn id(&self) -> u64 {
+        self.ids.set(self.ids.get() + 1);
+        self.ids.get()
+    }
+
+    fn clock(&self) -> &Sim {
+        self.subject.clock()
+    }
+
+    fn time(&self) -> u64 {
+        self.clock().time()
+    }
+
+    fn tally(&self, change: impl FnOnce(&mut Tally)) {
+        let mut tally = self.tally.get();
+        change(&mut tally);
+        self.tally.set(tally);
+    }
+
+    fn saw(&self, change: impl FnOnce(&mut Seen)) {
+        let mut seen = self.seen.get();
+        change(&mut seen);
+        self.seen.set(seen);
+    }
+
+    // What happens in a step.
+
+    fn act(&self) {
+        let config = &self.config;
+        if config.closes_at == Some(self.step.get()) {
+            return self.close();
+        }
+        if self.later.get() > 0 && one_in(4) {
+            return self.drainers();
+        }
+        let mut drawn = below(config.weights.iter().sum());
+        let mut operation = 0;
+        while drawn >= config.weights[operation] {
+            drawn -= config.weights[operation];
+            operation += 1;
+        }
+        Self::OPERATIONS[operation].1(self);
+    }
+
+    /// What one step does, and how often: as a rule, and each run changes it for itself.
+    const OPERATIONS: [Operation<Self>; 23] = [
+        (18, Self::enter),
+        (16, Self::poll_woken),
+        (5, Self::poll_any),
+        (6, Self::drop_any),
+        (11, Self::drop_lease),
+        (2, Self::release_part),
+        (3, Self::refund),
+        (1, Self::split),
+        (1, Self::merge),
+        (3, Self::leave_later),
+        (4, Self::try_acquire),
+        (2, Self::change),
+        (4, Self::drainers),
+        (3, Self::advance),
+        (7, Self::drive),
+        (1, Self::attend),
+        (3, Self::pass_time),
+        (6, Self::fire),
+        (1, Self::fire_wrongly),
+        (2, Self::count),
+        (1, Self::leak),
+        (1, Self::ask),
+        (1, Self::claim_all),
+    ];
+
+    /// Whatever a waker, or another thread, may do.
+    fn act_within(&self) {
+        match below(24) {
+            0..3 => self.enter(),
+            3..7 => self.poll_woken(),
+            7 => self.poll_any(),
+            8..10 => self.drop_any(),
+            10..14 => self.drop_lease(),
+            14 => self.release_part(),
+            15 => self.refund(),
+            16 => self.leave_later(),
+            17 => self.try_acquire(),
+            18 => self.drainers(),
+            19 => self.advance(),
+            20..22 => self.drive(),
+            22 => self.count(),
+            _ if one_in(50) && self.config.closes_at.is_some() => self.close(),
+            _ => self.change(),
+        }
+    }
+
+    /// What may run in a context that has pre-empted one that has the lock.
+    fn act_under_lock(&self) {
+        match below(8) {
+            0..3 => self.drop_lease(),
+            3 => self.release_part(),
+            4 => self.refund(),
+            5 => self.leave_later(),
+            _ => self.try_acquire(),
+        }
+    }
+
+    fn enter(&self) {
+        if self.waits.borrow().len() >= self.config.waits + 2 {
+            return;
+        }
+        let key = index(self.subject.keys());
+        let (a, b) = (below(u64::from(self.config.most) + 1) as u32, below(9) as u32);
+        let min = if one_in(3) { a } else { a.max(1) };
+        let max = if one_in(4) { b } else { min };
+        let until = (self.config.deadlines && one_in(2))
+            .then(|| self.time() + [0, 5, 40, 300, 2_000][index(5)] * MILLI + below(2) * below(MILLI));
+        let id = self.id();
+        let wait = Wait {
+            id,
+            key,
+            min,
+            max: max.max(min),
+            until,
+            phase: Phase::Fresh,
+            future: Some(self.subject.acquire(key, min, max, until)),
+            tokens: Vec::new(),
+            start: 0,
+            end: 0,
+            is_leaked: false,
+            predicted: None,
+            overtook: false,
+            left_older: false,
+            newest: 0,
+            granted_in_time: false,
+            granted_late: false,
+            sole: None,
+        };
+        self.waits.borrow_mut().push(wait);
+        self.note("acquire: wait, from, to", id, min.into(), max.into());
+        if !one_in(20) {
+            self.poll(id);
+        }
+    }
+
+    fn poll_woken(&self) {
+        let woken: Vec<_> = self
+            .waits
+            .borrow()
+            .iter()
+            .filter(|wait| !wait.is_leaked && wait.future.is_some() && wait.is_woken())
+            .map(|wait| wait.id)
+            .collect();
+        if !woken.is_empty() {
+            self.poll(woken[index(woken.len())]);
+        }
+    }
+
+    fn pick(&self) -> Option<u64> {
+        let waits = self.waits.borrow();
+        if waits.is_empty() {
+            return None;
+        }
+        let wait = &waits[index(waits.len())];
+        (!wait.is_leaked && wait.future.is_some()).then_some(wait.id)
+    }
+
+    fn poll_any(&self) {
+        if let Some(id) = self.pick() {
+            self.poll(id);
+        }
+    }
+
+    fn drop_any(&self) {
+        if let Some(id) = self.pick() {
+            self.drop_wait(id);
+        }
+    }
+
+    fn of<T>(&self, id: u64, work: impl FnOnce(&mut Wait<S::Lease>) -> T) -> Option<T> {
+        self.waits.borrow_mut().iter_mut().find(|wait| wait.id == id).map(work)
+    }
+
+    fn remove(&self, id: u64) -> Option<Wait<S::Lease>> {
+        let mut waits = self.waits.borrow_mut();
+        let place = waits.iter().position(|wait| wait.id == id)?;
+        Some(waits.remove(place))
+    }
+
+    fn poll(&self, id: u64) {
+        let left = self.later.get();
+        let uses = self.config.uses_one_in > 0 && one_in(self.config.uses_one_in);
+        let new = Token::new(Owner::Wait(id), uses);
+        let again = one_in(2);
+        let now = self.next();
+        let taken = self.of(id, |wait| {
+            let future = wait.future.take()?;
+            let before = wait.tokens.len();
+            let token = match wait.tokens.first() {
+                Some(token) if again && before == 1 => Arc::clone(token),
+                _ => {
+                    wait.tokens.push(Arc::clone(&new));
+                    Arc::clone(&new)
+                }
+            };
+            if wait.phase == Phase::Fresh {
+                wait.start = now;
+                wait.end = u64::MAX;
+            }
+            let woken = wait.is_woken();
+            Some((future, wait.phase, woken, token))
+        });
+        let Some((mut future, phase, was_woken, token)) = taken.flatten() else { return };
+        drop(new);
+        self.note("poll: wait, woken", id, u64::from(was_woken), 0);
+        let told = Told::len();
+        let waker = waker(&token, self.config.apart);
+        let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        _ = call(|| drop(waker));
+        let hooked = Told::since(told);
+        let now = self.next();
+        match outcome {
+            Some(Poll::Pending) => {
+                if phase == Phase::Settled || phase == Phase::Waiting && was_woken {
+                    fail(format!("wait {id} was woken, and waits still"));
+                }
+                self.came(left);
+                let old = self.of(id, |wait| {
+                    if wait.phase == Phase::Fresh {
+                        wait.phase = Phase::Waiting;
+                        wait.end = now;
+                        self.tally(|tally| tally.entered += 1);
+                    }
+                    wait.future = Some(future);
+                    core::mem::replace(&mut wait.tokens, vec![token])
+                });
+                drop(old);
+            }
+            Some(Poll::Ready(result)) => {
+                drop(future);
+                let Some(wait) = self.remove(id) else { return };
+                if phase == Phase::Waiting && !wait.is_woken() && chance::depth() == 0 {
+                    fail(format!("wait {id} is ready, and was not woken"));
+                }
+                match &result {
+                    Ok(lease) => self.note("granted: wait, permits", id, lease.permits().into(), 0),
+                    Err(_) => self.note("rejected: wait", id, 0, 0),
+                }
+                self.ready(wait, phase, result, hooked);
+            }
+            None => {
+                self.tally(|tally| tally.unsure += 1);
+                self.note("panicked: wait", id, u64::from(hooked.is_some()), 0);
+                self.of(id, |wait| wait.future = Some(future));
+                if let Some(hooked) = hooked {
+                    // Over, but for the hook.
+                    if let Some(wait) = self.remove(id) {
+                        self.finish(&wait, hooked);
+                        self.bury(wait);
+                    }
+                } else if phase == Phase::Fresh {
+                    if chance::depth() == 0 && !chance::has_meddled() && one_in(3) {
+                        self.look_whether_it_waits(id);
+                    } else {
+                        self.drop_wait(id);
+                    }
+                } else if one_in(2) {
+                    self.drop_wait(id);
+                }
+            }
+        }
+    }
+
+    /// Its first poll panicked: before it entered, or after.
+    fn look_whether_it_waits(&self, id: u64) {
+        let left = self.later.get();
+        chance::disarm();
+        let now = self.next();
+        let waiting = self
+            .waits
+            .borrow()
+            .iter()
+            .filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken())
+            .count();
+        let counted = self.subject.counts().waiters as usize;
+        self.came(left);
+        let entered = self.of(id, |wait| {
+            let entered = wait.is_woken() || counted > waiting;
+            if entered {
+                (wait.phase, wait.end) = (Phase::Waiting, now);
+                self.tally(|tally| tally.entered += 1);
+            }
+            entered
+        });
+        if entered == Some(false) {
+            self.drop_wait(id);
+        }
+    }
+
+    fn ready(
+        &self,
+        wait: Wait<S::Lease>,
+        phase: Phase,
+        result: Result<S::Lease, Rejected>,
+        hooked: Option<Outcome>,
+    ) {
+        let id = wait.id;
+        let outcome = match &result {
+            Ok(_) => Outcome::Granted,
+            Err(Rejected::QueueFull { .. }) => {
+                if phase != Phase::Fresh {
+                    fail(format!("wait {id} is refused after it has waited"));
+                }
+                self.tally(|tally| tally.refused += 1);
+                self.saw(|seen| seen.refused += 1);
+                self.full(&wait);
+                self.bury(wait);
+                return;
+            }
+            Err(Rejected::Evicted { .. }) => Outcome::Evicted,
+            Err(Rejected::Deadline { .. }) => Outcome::Deadline,
+            Err(Rejected::ExceedsCapacity { .. }) => Outcome::ExceedsCapacity,
+            Err(_) => Outcome::Closed,
+        };
+        if let Ok(lease) = result {
+            let n = lease.permits();
+            if n < wait.min || n > wait.max {
+                fail(format!("wait {id} wants {} to {}, and is granted {n}", wait.min, wait.max));
+            }
+            self.handed.set(self.handed.get() + u64::from(n));
+            if n > 0 || one_in(2) {
+                self.leases.borrow_mut().push((wait.key, lease));
+            }
+        }
+        if phase == Phase::Fresh {
+            if hooked.is_some() {
+                fail("a hook is called for what did not wait");
+            }
+            match outcome {
+                Outcome::Granted => {
+                    self.saw(|seen| seen.granted_at_once += 1);
+                    self.newcomers.borrow_mut().push((id, wait.key, wait.start));
+                }
+                Outcome::Deadline => self.tally(|tally| tally.late += 1),
+                Outcome::Closed if !self.closed.get() => fail("closed, says a queue that is open"),
+                Outcome::ExceedsCapacity
+                    if u64::from(wait.min) <= self.subject.capacity(wait.key) && !self.ever_changed.get() =>
+                {
+                    fail(format!("wait {id} does not exceed the capacity"));
+                }
+                _ => {}
+            }
+        } else {
+            if hooked != Some(outcome) {
+                fail(format!("wait {id} is {outcome:?}, and the hook says {hooked:?}"));
+            }
+            self.finish(&wait, outcome);
+        }
+        self.bury(wait);
+    }
+
+    /// No wait that was before a newcomer still waits when that is granted at once, oldest first.
+    fn none_overtaken(&self) {
+        let newcomers = self.newcomers.take();
+        if self.config.settings.order == Order::NewestFirst {
+            return;
+        }
+        let waits = self.waits.borrow();
+        for (id, key, start) in newcomers {
+            let ahead = waits
+                .iter()
+                .find(|other| other.key == key && other.phase == Phase::Waiting && other.end < start);
+            if let Some(ahead) = ahead {
+                fail(format!("wait {id} has overtaken wait {}", ahead.id));
+            }
+        }
+    }
+
+    /// One that is refused did not fit.
+    fn full(&self, wait: &Wait<S::Lease>) {
+        if chance::has_meddled() || self.later.get() > 0 {
+            return;
+        }
+        let waits = self.waits.borrow();
+        let waiting = waits.iter().filter(|other| other.phase == Phase::Waiting && !other.is_woken());
+        let line: u64 = waiting
+            .clone()
+            .filter(|other| other.key == wait.key)
+            .map(|other| u64::from(other.min.max(1)))
+            .sum();
+        let Settings { order, max_permits, max_waiters, .. } = self.config.settings;
+        let room = u64::from(wait.min.max(1));
+        let full = match order {
+            Order::OldestFirst => line + room > max_permits || waiting.count() >= max_waiters as usize,
+            Order::NewestFirst => room > max_permits || waiting.count() >= max_waiters as usize,
+        };
+        if !full && self.settled_in_step() == 0 {
+            fail(format!("wait {} is refused, though it fits", wait.id));
+        }
+    }
+
+    fn settled_in_step(&self) -> usize {
+        self.waits.borrow().iter().filter(|wait| wait.phase == Phase::Waiting && wait.is_woken()).count()
+    }
+
+    /// What has become of one that waited.
+    fn finish(&self, wait: &Wait<S::Lease>, outcome: Outcome) {
+        let id = wait.id;
+        let phase = wait.phase;
+        match outcome {
+            Outcome::Granted => {
+                self.tally(|tally| tally.granted += 1);
+                self.saw(|seen| seen.granted += 1);
+                if wait.granted_late {
+                    fail(format!("wait {id} was granted after its deadline"));
+                }
+                if wait.overtook {
+                    fail(format!("wait {id} was granted out of turn"));
+                }
+            }
+            Outcome::Evicted => {
+                self.tally(|tally| tally.evicted += 1);
+                self.saw(|seen| seen.evicted += 1);
+                if self.config.settings.order == Order::OldestFirst || wait.left_older {
+                    fail(format!("wait {id} was evicted, and not the oldest"));
+                }
+            }
+            Outcome::Deadline => {
+                self.tally(|tally| tally.late += 1);
+                self.saw(|seen| seen.late += 1);
+                match wait.until {
+                    Some(until) if phase != Phase::Settled || until <= wait.newest => {}
+                    _ => fail(format!("the deadline of wait {id} was not over")),
+                }
+                if wait.granted_in_time {
+                    fail(format!(
+                        "wait {id} is late at {}, though its permits came in at {:?}, before {:?}",
+                        wait.newest, wait.predicted, wait.until
+                    ));
+                }
+            }
+            Outcome::Cancelled => {
+                self.tally(|tally| tally.cancelled += 1);
+                self.saw(|seen| seen.cancelled += 1);
+            }
+            Outcome::Closed => {
+                self.tally(|tally| tally.other += 1);
+                if !self.closed.get() {
+                    fail(format!("wait {id} is closed, and the queue is not"));
+                }
+            }
+            _ => {
+                self.tally(|tally| tally.other += 1);
+                if !self.ever_changed.get() {
+                    fail(format!("wait {id} did not exceed the capacity"));
+                }
+            }
+        }
+    }
+
+    /// Lets go of a wait: all clones of its waker are to be gone after the step.
+    fn bury(&self, wait: Wait<S::Lease>) {
+        self.gone.borrow_mut().extend(wait.tokens);
+        drop(wait.future);
+    }
+
+    fn drop_wait(&self, id: u64) {
+        let left = self.later.get();
+        let Some(mut wait) = self.remove(id) else { return };
+        let Some(future) = wait.future.take() else {
+            self.waits.borrow_mut().push(wait);
+            return;
+        };
+        self.note("drop: wait, woken", id, u64::from(wait.is_woken()), 0);
+        let was_waiting = wait.phase == Phase::Waiting;
+        self.gave_back.set(self.gave_back.get() || wait.is_woken());
+        let refunded: Vec<_> = self.refunds();
+        let told = Told::len();
+        let dropped = call(|| drop(future));
+        let hooked = Told::since(told);
+        if was_waiting {
+            self.came(left);
+        }
+        match hooked {
+            Some(outcome) => {
+                if wait.phase == Phase::Fresh {
+                    // Its first poll panicked after it had entered.
+                    self.tally(|tally| tally.entered += 1);
+                }
+                self.finish(&wait, outcome);
+                self.all_given_back(&wait, outcome, &refunded);
+            }
+            None if dropped.is_none() => self.tally(|tally| tally.unsure += 1),
+            None if wait.phase == Phase::Fresh => {}
+            None => fail(format!("wait {id} was dropped, and the hook is not called")),
+        }
+        self.bury(wait);
+    }
+
+    fn refunds(&self) -> Vec<u64> {
+        self.subject.refunded()
+    }
+
+    /// What was granted to one that is dropped at once, before anything else was taken, is worth
+    /// all that it was.
+    fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: Outcome, before: &[u64]) {
+        let Some((takes, at)) = wait.sole else { return };
+        if outcome != Outcome::Granted
+            || chance::has_meddled()
+            || chance::has_struck()
+            || takes != self.takes.get()
+            || at != self.time()
+            || !drives("refunds")
+        {
+            return;
+        }
+        for (before, after) in before.iter().zip(self.subject.refunded()) {
+            if after - before < u64::from(wait.min) {
+                fail(format!(
+                    "wait {} was granted and dropped, and of {} permits {} came back",
+                    wait.id,
+                    wait.min,
+                    after - before
+                ));
+            }
+        }
+    }
+
+    fn take_lease(&self) -> Option<(usize, S::Lease)> {
+        let mut leases = self.leases.borrow_mut();
+        if leases.is_empty() {
+            return None;
+        }
+        let place = index(leases.len());
+        Some(leases.swap_remove(place))
+    }
+
+    /// A release has come, at the top of the step.
+    fn mark_release(&self) {
+        if chance::depth() == 0 {
+            self.released.set(true);
+        }
+    }
+
+    fn drop_lease(&self) {
+        let Some((key, lease)) = self.take_lease() else { return };
+        self.note("release: key, permits", key as u64, lease.permits().into(), 0);
+        self.mark_release();
+        let forgets = one_in(30) && self.can_forget(key, lease.permits());
+        if forgets {
+            self.forgotten.borrow_mut()[key] += u64::from(lease.permits());
+            if one_in(2) {
+                lease.forget();
+            } else {
+                self.forgotten_leases.borrow_mut().push(ManuallyDrop::new(lease));
+            }
+            return;
+        }
+        if lease.permits() > 0 && !chance::is_held() {
+            self.later.set(0);
+        }
+        _ = call(|| drop(lease));
+    }
+
+    fn can_forget(&self, key: usize, n: u32) -> bool {
+        let lost: u64 = self.forgotten.borrow()[key] + self.leaked.borrow()[key].wanted;
+        self.config.leaks && lost + u64::from(n) < self.subject.capacity(key)
+    }
+
+    fn with_lease(&self, work: impl FnOnce(usize, &mut S::Lease)) {
+        let Some((key, mut lease)) = self.take_lease() else { return };
+        _ = call(|| work(key, &mut lease));
+        self.leases.borrow_mut().push((key, lease));
+    }
+
+    fn release_part(&self) {
+        self.with_lease(|key, lease| {
+            let n = below(u64::from(lease.permits()) + 1) as u32;
+            self.note("release a part: key, permits", key as u64, n.into(), 0);
+            self.mark_release();
+            if n > 0 && !chance::is_held() {
+                self.later.set(0);
+            }
+            lease.release(n);
+        });
+    }
+
+    fn refund(&self) {
+        self.with_lease(|key, lease| {
+            let n = below(u64::from(lease.permits()) + 1) as u32;
+            self.note("refund: key, permits", key as u64, n.into(), 0);
+            self.mark_release();
+            if n > 0 && !chance::is_held() {
+                self.later.set(0);
+            }
+            self.handed.set(self.handed.get().saturating_sub(n.into()));
+            self.gave_back.set(true);
+            let back = lease.refund(self.time(), n);
+            if back > n {
+                fail(format!("{back} of {n} permits are refunded"));
+            }
+        });
+    }
+
+    fn split(&self) {
+        let mut part = None;
+        self.with_lease(|key, lease| {
+            let n = below(u64::from(lease.permits()) + 1) as u32;
+            part = Some((key, lease.split(n)));
+        });
+        self.leases.borrow_mut().extend(part);
+    }
+
+    fn merge(&self) {
+        if self.leases.borrow().len() < 2 {
+            return;
+        }
+        let (Some((key, mut one)), Some((other_key, other))) = (self.take_lease(), self.take_lease()) else {
+            return;
+        };
+        let merged = one.merge(other);
+        if merged.is_ok() != (key == other_key) {
+            fail("leases of one limiter are merged, and no others");
+        }
+        let mut leases = self.leases.borrow_mut();
+        leases.push((key, one));
+        leases.extend(merged.err().map(|other| (other_key, other)));
+    }
+
+    fn leave_later(&self) {
+        if !self.config.leaves_later {
+            return;
+        }
+        let Some((key, lease)) = self.take_lease() else { return };
+        self.note("release later: permits", lease.permits().into(), 0, 0);
+        let n = lease.permits();
+        match call(|| self.subject.release_later(lease)) {
+            Some(Err(lease)) => self.leases.borrow_mut().push((key, lease)),
+            _ if n > 0 => self.later.set(self.next()),
+            _ => {}
+        }
+    }
+
+    fn try_acquire(&self) {
+        let key = index(self.subject.keys());
+        let n = below(u64::from(self.config.most) + 1) as u32;
+        self.note("try: key, permits", key as u64, n.into(), 0);
+        let free = chance::paused(|| self.subject.is_free(key, self.time(), n));
+        let waited_for = self.is_waited_for(key);
+        let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else { return };
+        let plain = chance::depth() == 0 && !chance::has_meddled() && !chance::has_struck();
+        if plain {
+            let may = free
+                && !self.closed.get()
+                && (self.config.settings.order == Order::NewestFirst || !waited_for);
+            if outcome.is_ok() != may {
+                fail(format!(
+                    "a try is {:?}; free: {free}, waited for: {waited_for}",
+                    outcome.as_ref().map(Leased::permits)
+                ));
+            }
+        }
+        if let Ok(lease) = outcome {
+            self.note("taken: permits", n.into(), 0, 0);
+            self.handed.set(self.handed.get() + u64::from(n));
+            self.leases.borrow_mut().push((key, lease));
+        }
+    }
+
+    fn is_waited_for(&self, key: usize) -> bool {
+        self.waits
+            .borrow()
+            .iter()
+            .any(|wait| wait.key == key && wait.phase == Phase::Waiting && !wait.is_woken())
+    }
+
+    fn change(&self) {
+        let left = self.later.get();
+        if self.config.changes {
+            self.note("change", 0, 0, 0);
+            self.ever_changed.set(true);
+            self.changed_in.set(self.step.get());
+            _ = call(|| self.subject.change());
+            self.came(left);
+        }
+    }
+
+    fn close(&self) {
+        self.note("close", 0, 0, 0);
+        self.closed.set(true);
+        self.closed_in.set(self.step.get());
+        _ = call(|| self.subject.close());
+    }
+
+    /// A call of the queue has seen the mark that was `left` before it; not one left meanwhile.
+    fn came(&self, left: u64) {
+        if self.later.get() == left {
+            self.later.set(0);
+        }
+    }
+
+    fn advance(&self) {
+        let left = self.later.get();
+        self.note("advance", 0, 0, 0);
+        let next = call(|| self.subject.advance());
+        self.came(left);
+        if chance::depth() == 0 && !chance::has_meddled() {
+            self.advanced.set(next);
+        }
+    }
+
+    fn ask(&self) {
+        // None of these changes anything.
+        _ = call(|| self.subject.is_closed());
+        if self.subject.is_closed() != self.closed.get() {
+            fail("whether it is closed");
+        }
+    }
+
+    fn leak(&self) {
+        if !self.config.leaks || self.config.settings.order == Order::NewestFirst {
+            return;
+        }
+        let fits: Vec<_> = self
+            .waits
+            .borrow()
+            .iter()
+            .filter(|wait| {
+                wait.phase == Phase::Waiting
+                    && wait.until.is_none()
+                    && wait.min == wait.max
+                    && wait.future.is_some()
+                    && !wait.is_leaked
+                    && self.can_forget(wait.key, wait.min)
+            })
+            .map(|wait| wait.id)
+            .collect();
+        if self.ever_changed.get() || fits.is_empty() {
+            return;
+        }
+        let id = fits[index(fits.len())];
+        self.note("leak: wait", id, 0, 0);
+        self.of(id, |wait| {
+            wait.is_leaked = true;
+            self.leaked.borrow_mut()[wait.key].wanted += u64::from(wait.min);
+        });
+    }
+
+    fn drainers(&self) {
+        if !self.config.drains {
+            return;
+        }
+        let len = self.drained.borrow().len();
+        match below(4) {
+            0 if len < 3 => {
+                let Some(future) = self.subject.drained() else { return };
+                let id = self.id();
+                self.note("drained: new", id, 0, 0);
+                self.drained.borrow_mut().push(Other { id, future: Some(future), token: None });
+                self.poll_drained(id);
+            }
+            1 | 2 if len > 0 => {
+                let id = self.drained.borrow()[index(len)].id;
+                self.poll_drained(id);
+            }
+            3 if len > 0 => {
+                let id = self.drained.borrow()[index(len)].id;
+                self.drop_drained(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn poll_drained(&self, id: u64) {
+        let token =
+            Token::new(Owner::Drained(id), self.config.uses_one_in > 0 && one_in(self.config.uses_one_in));
+        let (future, old) = {
+            let mut drained = self.drained.borrow_mut();
+            let Some(other) = drained.iter_mut().find(|other| other.id == id) else { return };
+            let Some(future) = other.future.take() else { return };
+            (future, other.token.replace(Arc::clone(&token)))
+        };
+        self.note("poll: drained", id, 0, 0);
+        let mut future = future;
+        let was_drained = self.subject.is_drained();
+        let waker = waker(&token, self.config.apart);
+        let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        _ = call(|| drop(waker));
+        let plain = chance::depth() == 0 && !chance::has_meddled();
+        let over = match outcome {
+            Some(Poll::Ready(())) => {
+                let was_woken = old.as_ref().is_some_and(|old| old.is_woken());
+                if plain && !was_woken && !was_drained && !chance::has_struck() {
+                    fail("drained, while permits are held");
+                }
+                true
+            }
+            // Of what has panicked one cannot know by whom it is woken.
+            None => one_in(2) || !plain || old.as_ref().is_some_and(|old| old.is_woken()),
+            Some(Poll::Pending) => false,
+        };
+        self.gone.borrow_mut().extend(old);
+        let panicked = outcome.is_none();
+        if let Some(other) = self.drained.borrow_mut().iter_mut().find(|other| other.id == id) {
+            other.future = Some(future);
+        }
+        if over || panicked {
+            self.drop_drained(id);
+        }
+    }
+
+    fn drop_drained(&self, id: u64) {
+        let other = {
+            let mut drained = self.drained.borrow_mut();
+            let Some(place) = drained.iter().position(|other| other.id == id && other.future.is_some())
+            else {
+                return;
+            };
+            drained.remove(place)
+        };
+        self.note("drop: drained", id, 0, 0);
+        let Other { future, token, .. } = other;
+        _ = call(|| drop(future));
+        self.gone.borrow_mut().extend(token);
+    }
+
+    fn drive(&self) {
+        if self.config.drivers == 0 {
+            return;
+        }
+        let len = self.drivers.borrow().len();
+        let told = self
+            .drivers
+            .borrow()
+            .iter()
+            .find(|driver| driver.token.as_ref().is_some_and(|token| token.is_woken()))
+            .map(|driver| driver.id);
+        match below(8) {
+            0 if len < self.config.drivers => {
+                let id = self.id();
+                self.note("driver: new", id, 0, 0);
+                let future = Some(self.subject.drive());
+                self.drivers.borrow_mut().push(Other { id, future, token: None });
+                if !one_in(4) {
+                    self.poll_driver(id);
+                }
+            }
+            1 if len > 0 => {
+                let id = self.drivers.borrow()[index(len)].id;
+                self.drop_driver(id);
+            }
+            2 if len > 0 => {
+                let id = self.drivers.borrow()[index(len)].id;
+                self.poll_driver(id);
+            }
+            _ => {
+                if let Some(told) = told {
+                    self.poll_driver(told);
+                }
+            }
+        }
+    }
+
+    fn poll_driver(&self, id: u64) {
+        let left = self.later.get();
+        let token =
+            Token::new(Owner::Driver(id), self.config.uses_one_in > 0 && one_in(self.config.uses_one_in));
+        let (mut future, _old) = {
+            let mut drivers = self.drivers.borrow_mut();
+            let Some(driver) = drivers.iter_mut().find(|driver| driver.id == id) else { return };
+            let Some(future) = driver.future.take() else { return };
+            (future, driver.token.replace(Arc::clone(&token)))
+        };
+        self.note("poll: driver", id, 0, 0);
+        let waker = waker(&token, self.config.apart);
+        let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
+        _ = call(|| drop(waker));
+        self.came(left);
+        if let Some(driver) = self.drivers.borrow_mut().iter_mut().find(|driver| driver.id == id) {
+            driver.future = Some(future);
+        }
+        match outcome {
+            Some(Poll::Pending) => {
+                if self.closed.get() && chance::depth() == 0 && !chance::has_meddled() {
+                    fail("a driver of a closed queue goes on");
+                }
+            }
+            Some(Poll::Ready(())) => {
+                if !self.closed.get() {
+                    fail("a driver is over, and the queue is open");
+                }
+                self.drop_driver(id);
+            }
+            // Its task is over, as its executor has it.
+            None => self.drop_driver(id),
+        }
+    }
+
+    fn drop_driver(&self, id: u64) {
+        let other = {
+            let mut drivers = self.drivers.borrow_mut();
+            let Some(place) = drivers.iter().position(|driver| driver.id == id && driver.future.is_some())
+            else {
+                return;
+            };
+            drivers.remove(place)
+        };
+        self.note("drop: driver", id, 0, 0);
+        _ = call(|| drop(other.future));
+    }
+
+    fn attend(&self) {
+        let left = self.later.get();
+        if self.config.attends {
+            self.note("attend", 0, 0, 0);
+            self.attended.set(true);
+            // Whether it panics or not.
+            _ = call(|| self.subject.attend(one_in(2)));
+            self.came(left);
+        }
+    }
+
+    // Time.
+
+    fn pass_time(&self) {
+        let now = self.time();
+        let to = if self.config.steps_back && one_in(3) {
+            now.saturating_sub(below(200 * MILLI)).max(self.clock().newest().saturating_sub(400 * MILLI))
+        } else {
+            now + match below(8) {
+                0 => below(2),
+                1..4 => below(3 * MILLI),
+                4..6 => below(40 * MILLI),
+                6 => below(500 * MILLI),
+                _ => below(3_000 * MILLI),
+            }
+        };
+        self.clock().set(to);
+        self.note("time", to, 0, 0);
+    }
+
+    /// The alarm, in time or late; and what it was armed for.
+    fn fire(&self) {
+        let left = self.later.get();
+        let Some((at, who)) = self.clock().alarm() else { return };
+        let late = match below(8) {
+            0 => below(9 * MILLI),
+            1 => below(30 * MILLI),
+            2 if one_in(4) => below(900 * MILLI),
+            _ => 0,
+        };
+        let to = self.time().max(at + late);
+        self.clock().set(to);
+        self.note("alarm", to, 0, 0);
+        let Some(waker) = self.clock().take() else { return };
+        self.saw(|seen| seen.fired += 1);
+        if one_in(4) {
+            let copy = chance::paused(|| waker.clone());
+            let old = self.fired.borrow_mut().replace(copy);
+            chance::paused(|| drop(old));
+        }
+        _ = call(|| waker.wake());
+        if matches!(who, Wakes::Queue) {
+            self.came(left);
+        }
+    }
+
+    /// Too early, or once more.
+    fn fire_wrongly(&self) {
+        let waker = if one_in(2) { self.fired.borrow_mut().take() } else { self.clock().take() };
+        if let Some(waker) = waker {
+            self.note("alarm, too early or once more", 0, 0, 0);
+            _ = call(|| waker.wake());
+        }
+    }
+
+    fn count(&self) {
+        let left = self.later.get();
+        let waiting = |world: &Self| {
+            let waits = world.waits.borrow();
+            let waiting = waits.iter().filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken());
+            let permits: u64 = waiting.clone().map(|wait| u64::from(wait.min)).sum();
+            (waiting.count() as u32, permits)
+        };
+        let before = waiting(self);
+        self.note("count: waiting", before.0.into(), before.1, 0);
+        let Some(counts) = call(|| self.subject.counts()) else { return };
+        self.came(left);
+        if chance::depth() > 0 || chance::has_meddled() {
+            return;
+        }
+        if (counts.waiters, counts.permits) != before {
+            fail(format!("{before:?} wait, and it counts {counts:?}"));
+        }
+        let tally = self.tally.get();
+        let unclaimed =
+            self.waits.borrow().iter().filter(|wait| wait.phase != Phase::Fresh && wait.is_woken()).count()
+                as u64;
+        let near = |counted: u64, seen: u64, unclaimed: u64| {
+            (seen..=seen + unclaimed + tally.unsure).contains(&counted)
+        };
+        let add_up = near(counts.granted, tally.granted, unclaimed)
+            && near(counts.evicted, tally.evicted, unclaimed)
+            && near(counts.late, tally.late, unclaimed)
+            && near(counts.cancelled, tally.cancelled, 0)
+            && near(counts.refused, tally.refused, 0);
+        if !add_up {
+            fail(format!("{tally:?} and {unclaimed} unclaimed are counted as {counts:?}"));
+        }
+    }
+
+    /// All that is settled is claimed, so that nothing is unknown.
+    fn claim_all(&self) {
+        let settled: Vec<_> = self
+            .waits
+            .borrow()
+            .iter()
+            .filter(|wait| !wait.is_leaked && wait.phase == Phase::Settled && wait.future.is_some())
+            .map(|wait| wait.id)
+            .collect();
+        for id in settled {
+            self.poll(id);
+        }
+    }
+
+    // What has to hold.
+
+    /// Notes who has been settled in this step.
+    fn settle(&self) {
+        self.settle_waits();
+        self.none_overtaken();
+    }
+
+    fn settle_waits(&self) {
+        let mut waits = self.waits.borrow_mut();
+        let newly: Vec<_> = (0..waits.len())
+            .filter(|&place| waits[place].phase == Phase::Waiting && waits[place].is_woken())
+            .collect();
+        if newly.is_empty() {
+            return;
+        }
+        for &place in &newly {
+            waits[place].phase = Phase::Settled;
+        }
+        let (now, newest, started) = (self.time(), self.clock().newest(), self.started.get());
+        let slack = u64::try_from(self.config.settings.slack.as_nanos()).expect("short");
+        let takes = self.subject.takes();
+        for &place in &newly {
+            let wait = &waits[place];
+            let before = |other: &&Wait<S::Lease>| {
+                other.phase == Phase::Waiting && other.key == wait.key && other.end < wait.start
+            };
+            let left_older = waits.iter().any(|other| before(&other));
+            let overtook = match self.config.settings.order {
+                Order::OldestFirst => left_older,
+                Order::NewestFirst => waits.iter().any(|other| {
+                    other.phase == Phase::Waiting
+                        && other.key == wait.key
+                        && other.start > wait.end
+                        && other.end < started
+                }),
+            };
+            let in_time = wait.predicted.is_some_and(|predicted| {
+                self.config.settings.order == Order::OldestFirst
+                    && wait.until.is_some_and(|until| predicted <= until)
+                    && predicted + slack >= now
+                    && now == newest
+                    && self.changed_in.get() != self.step.get()
+                    && self.closed_in.get() != self.step.get()
+                    // What is given back late may fill a bucket as of then.
+                    && !self.gave_back.get()
+                    && self.struck.get() == 0
+                    && !chance::has_meddled()
+            });
+            let sole = (newly.len() == 1
+                && !chance::has_meddled()
+                && takes > self.takes.get()
+                && takes - self.takes.get() == self.subject.refunded().len() as u64
+                && wait.min == wait.max)
+                .then_some((takes, now));
+            // Behind one that was late it may be granted as of then, as far as the slack goes;
+            // and what comes by time, as of the instant at which it came.
+            let is_timeless = self.subject.net().is_empty() && !self.subject.held(wait.key).is_empty();
+            let late = is_timeless && wait.until.is_some_and(|until| until + slack < now);
+            let (key, min) = (wait.key, wait.min);
+            let wait = &mut waits[place];
+            wait.granted_late = late;
+            (wait.left_older, wait.overtook, wait.granted_in_time) = (left_older, overtook, in_time);
+            (wait.newest, wait.sole) = (newest, sole);
+            if wait.is_leaked {
+                let leaked = &mut self.leaked.borrow_mut()[key];
+                leaked.most += u64::from(min);
+                if self.closed_in.get() != self.step.get() && !self.ever_changed.get() {
+                    leaked.least += u64::from(min);
+                }
+            }
+        }
+    }
+
+    fn in_leases(&self) -> Vec<u64> {
+        let mut held = vec![0; self.subject.keys()];
+        for (key, lease) in self.leases.borrow().iter() {
+            held[*key] += u64::from(lease.permits());
+        }
+        held
+    }
+
+    /// Permits taken are permits held, and permits that came back.
+    fn conserved(&self) {
+        let held = self.in_leases();
+        let waits = self.waits.borrow();
+        for (key, held) in held.iter().enumerate() {
+            let unclaimed: u64 = waits
+                .iter()
+                .filter(|wait| wait.key == key && wait.phase == Phase::Settled && !wait.is_leaked)
+                .map(|wait| u64::from(wait.max))
+                .sum();
+            let (leaked, forgotten) = (self.leaked.borrow()[key], self.forgotten.borrow()[key]);
+            let least = held + forgotten + leaked.least;
+            let most = held + forgotten + leaked.most + unclaimed;
+            for out in self.subject.held(key) {
+                if out < least || out > most {
+                    fail(format!("key {key}: {out} permits are out, and {least} to {most} are held"));
+                }
+            }
+        }
+        for net in self.subject.net() {
+            if net < self.handed.get() {
+                fail(format!("{net} permits are taken, and {} handed out", self.handed.get()));
+            }
+        }
+    }
+
+    /// Those who may be the head of a key's line.
+    fn heads(&self, key: usize) -> Vec<usize> {
+        let waits = self.waits.borrow();
+        let line: Vec<_> = (0..waits.len())
+            .filter(|&place| waits[place].phase == Phase::Waiting && waits[place].key == key)
+            .collect();
+        let is_before = |a: &Wait<S::Lease>, b: &Wait<S::Lease>| match self.config.settings.order {
+            Order::OldestFirst => a.end < b.start,
+            Order::NewestFirst => a.start > b.end,
+        };
+        line.iter()
+            .copied()
+            .filter(|&place| !line.iter().any(|&other| is_before(&waits[other], &waits[place])))
+            .collect()
+    }
+
+    /// No head of a line sleeps for ever.
+    fn stands_still(&self) {
+        let now = self.time();
+        let later = self.later.get() > 0;
+        let advanced = self.advanced.get();
+        let mut due = u64::MAX;
+        let mut waiting = 0;
+        for key in 0..self.subject.keys() {
+            let heads = self.heads(key);
+            for (place, wait) in self.waits.borrow_mut().iter_mut().enumerate() {
+                if wait.key == key && wait.phase == Phase::Waiting {
+                    waiting += 1;
+                    due = due.min(wait.until.unwrap_or(u64::MAX));
+                    if !heads.contains(&place) {
+                        wait.predicted = None;
+                    }
+                }
+            }
+            let mut free = !heads.is_empty();
+            let mut foreseen = advanced.is_none();
+            let mut line = 0;
+            for &place in &heads {
+                let mut waits = self.waits.borrow_mut();
+                let wait = &mut waits[place];
+                let at = self.subject.free_at(key, now, wait.min);
+                if at == Some(now) {
+                    let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());
+                    foreseen &= predicted.is_some();
+                    // Where the clock has gone back since it came in, it may be seen once more.
+                    line = line.max(predicted.map_or(now, |predicted| predicted.max(now)));
+                } else {
+                    free = false;
+                    line = line.max(at.unwrap_or(u64::MAX));
+                    wait.predicted = Some(at.unwrap_or(u64::MAX));
+                }
+            }
+            if !free {
+                // Those of which one is the head: it is another one.
+                for &place in &heads {
+                    let wait = &mut self.waits.borrow_mut()[place];
+                    if self.subject.is_free(key, now, wait.min) {
+                        wait.predicted = Some(wait.predicted.map_or(now, |at| at.min(now)));
+                    }
+                }
+            }
+            if free && !foreseen && !later {
+                let id = self.waits.borrow()[heads[0]].id;
+                fail(format!("wait {id} sleeps, though its permits are free"));
+            }
+            if !heads.is_empty() {
+                due = due.min(line);
+            }
+        }
+        self.bounds();
+        if self.closed.get() && waiting > 0 {
+            fail("a wait is left in a closed queue");
+        }
+        if let Some(next) = advanced {
+            let right = match next {
+                Next::Idle => waiting == 0,
+                Next::At(at) => at.as_nanos() <= due && waiting > 0,
+                Next::OnRelease => due == u64::MAX,
+            };
+            if !right || due <= now {
+                fail(format!("to be called {next:?}, with {waiting} waits and {due} due"));
+            }
+        }
+        if !later {
+            self.time_is_seen_to(due);
+            let asleep = |drained: &Other| drained.token.as_ref().is_some_and(|token| !token.is_woken());
+            if self.subject.is_drained() && self.drained.borrow().iter().any(asleep) {
+                fail("nothing is held, and drained sleeps");
+            }
+        }
+    }
+
+    /// If anything is due ever, one that comes is armed for it, or a driver has been woken.
+    fn time_is_seen_to(&self, due: u64) {
+        let drivers = self.drivers.borrow();
+        let tokens = || drivers.iter().filter_map(|driver| driver.token.as_ref());
+        if self.closed.get() && tokens().any(|token| !token.is_woken()) {
+            fail("a driver is not woken as the queue is closed");
+        }
+        let none_is_there = !self.attended.get() && tokens().count() == 0;
+        if due == u64::MAX || none_is_there || tokens().any(|token| token.is_woken()) {
+            return;
+        }
+        let comes = self.clock().alarm().is_some_and(|(at, who)| {
+            at <= due
+                && match who {
+                    Wakes::Token(who) => tokens().any(|token| Arc::ptr_eq(token, &who)),
+                    Wakes::Queue => self.attended.get(),
+                }
+        });
+        if !comes {
+            fail(format!("something is due at {due}, and no driver or timer comes"));
+        }
+    }
+
+    fn bounds(&self) {
+        let waits = self.waits.borrow();
+        let waiting = || waits.iter().filter(|wait| wait.phase == Phase::Waiting);
+        let Settings { max_permits, max_waiters, .. } = self.config.settings;
+        if waiting().count() > max_waiters as usize {
+            fail("more wait than may");
+        }
+        for key in 0..self.subject.keys() {
+            let line: u64 =
+                waiting().filter(|wait| wait.key == key).map(|wait| u64::from(wait.min.max(1))).sum();
+            if line > max_permits {
+                fail(format!("{line} permits wait, of at most {max_permits}"));
+            }
+        }
+    }
+
+    /// No clone is left of the wakers of what is gone: so no node of it is linked.
+    fn gone(&self) {
+        for token in self.gone.take() {
+            if Arc::strong_count(&token) != 1 {
+                fail(format!("{:?} is gone, and a clone of its waker is left", token.owner));
+            }
+        }
+    }
+
+    /// All goes, in any order, and everything comes back.
+    fn wind_up(&self) {
+        self.claim_all();
+        loop {
+            let drivers = self.drivers.borrow().len();
+            let drained = self.drained.borrow().len();
+            let waits: Vec<_> =
+                self.waits.borrow().iter().filter(|wait| !wait.is_leaked).map(|wait| wait.id).collect();
+            match below(4) {
+                0 if drivers > 0 => {
+                    let id = self.drivers.borrow()[index(drivers)].id;
+                    self.drop_driver(id);
+                }
+                1 if drained > 0 => {
+                    let id = self.drained.borrow()[index(drained)].id;
+                    self.drop_drained(id);
+                }
+                2 if !waits.is_empty() => self.drop_wait(waits[index(waits.len())]),
+                3 if !self.leases.borrow().is_empty() => {
+                    let lease = self.take_lease();
+                    _ = call(|| drop(lease));
+                }
+                _ if drivers + drained + waits.len() + self.leases.borrow().len() == 0 => break,
+                _ => {}
+            }
+        }
+        self.settle();
+        self.conserved();
+        // Whatever is left in the line was leaked: it goes as the last.
+        let leaked: Vec<_> = self.waits.borrow().iter().map(|wait| wait.id).collect();
+        for id in leaked {
+            self.drop_wait(id);
+        }
+        self.leaked.borrow_mut().fill(Leaked::default());
+        self.conserved();
+        let counts = call(|| self.subject.counts());
+        if counts.is_none_or(|counts| (counts.waiters, counts.permits) != (0, 0)) {
+            fail("waits are counted in an empty queue");
+        }
+        self.gone();
+        drop(self.clock().take());
+        drop(self.fired.take());
+        for lease in self.forgotten_leases.take() {
+            ManuallyDrop::into_inner(lease).forget();
+        }
+        if self.subject.references() != 1 {
+            fail("a reference to the queue is left");
+        }
+        self.saw(|seen| seen.runs = 1);
+    }
+}

@@ -1,0 +1,261 @@
+//! Calls that are pre-empted at every atomic access, by up to two others, one within the other, with weak exchanges that fail at will: what
+//! comes out is no more than in some order of the calls.
+#![cfg(explore)]
+
+mod support;
+
+use core::cell::Cell;
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+
+use portcullis_core::{Concurrency, FixedWindow, KeyedWord, TokenBucket};
+use portcullis_explore::Plan;
+
+use support::draws::Draws;
+use support::judge::{self, Run};
+use support::op::{Log, Outcome, Verb};
+use support::scenario::{self, Mix, Scenario};
+use support::subjects::{
+    Adjustable, Array, Bucket, Changing, Cooldown, Counting, Escalating, Fixed, Penalised, Permits, Pool,
+    Sliced, Sliding, Table, Three, Twice,
+};
+use support::world::{Facts, Subject, World};
+
+/// The calls, pre-empting each other as planned, and how many accesses there were.
+fn pre_empted<S: Subject>(start: &World<S>, scenario: &Scenario, plan: Plan) -> (Run, u64) {
+    let world = start.fork();
+    let results = [const { Cell::new((Outcome::NOTHING, Log::new())) }; 3];
+    let call = |index: usize| {
+        if let Some(call) = scenario.calls.get(index) {
+            if call.is_one() {
+                results[index].set(world.call(call));
+            } else {
+                portcullis_explore::whole(|| results[index].set(world.call(call)));
+            }
+        }
+    };
+    let accesses = portcullis_explore::run(plan, || call(0), &|index| call(index + 1));
+    let results = results.map(Cell::into_inner);
+    let outcomes = [results[0].0, results[1].0, results[2].0];
+    let full = judge::comes_back(&world.fork(), scenario);
+    let ending = judge::survey(&world, scenario, outcomes);
+    (Run { ending, logs: results.map(|(_, log)| log), full }, accesses)
+}
+
+fn build<S: Subject>(seed: u64, mix: Mix) -> Option<(S, Facts, Scenario, Draws<'static>)> {
+    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let (subject, facts) = S::random(&mut draws)?;
+    let scenario = scenario::random::<S>(&mut draws, &facts, mix);
+    Some((subject, facts, scenario, draws))
+}
+
+fn start<S: Subject>(seed: u64, scenario: &Scenario) -> World<S> {
+    let (subject, _) = S::random(&mut Draws::Seeded { state: seed, steps: 0 }).expect("it was built before");
+    let world = World::new(subject);
+    for op in &scenario.history {
+        world.perform(op);
+    }
+    world
+}
+
+/// What is wrong with a run, if anything.
+fn fault<S: Subject>(start: &World<S>, scenario: &Scenario, plan: Plan) -> Option<String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        let (run, _) = pre_empted(start, scenario, plan);
+        if !run.full && judge::comes_back(&start.fork(), scenario) {
+            return Err("not all comes back".to_owned());
+        }
+        judge::judge(start, scenario, &run)
+    }));
+    match judged {
+        Ok(Ok(())) => None,
+        Ok(Err(fault)) => Some(fault),
+        Err(_) => Some("it panics".to_owned()),
+    }
+}
+
+/// The same fault with less.
+fn shrink<S: Subject>(
+    seed: u64,
+    mut scenario: Scenario,
+    mut plan: Plan,
+    fault_at_first: &str,
+) -> (Scenario, Plan) {
+    let still = |scenario: &Scenario, plan: Plan| {
+        fault::<S>(&start(seed, scenario), scenario, plan).is_some_and(|fault| fault == fault_at_first)
+    };
+    loop {
+        let mut smaller = Vec::new();
+        for index in 0..scenario.history.len() {
+            let mut less = scenario.clone();
+            less.history.remove(index);
+            smaller.push((less, plan));
+        }
+        for index in (1..scenario.calls.len()).rev() {
+            let mut less = scenario.clone();
+            less.calls.remove(index);
+            smaller.push((less, plan));
+        }
+        for index in 0..scenario.calls.len() {
+            for times in [1, scenario.calls[index].times / 2, scenario.calls[index].times.saturating_sub(1)] {
+                if times > 0 && times < scenario.calls[index].times {
+                    let mut less = scenario.clone();
+                    less.calls[index].times = times;
+                    smaller.push((less, plan));
+                }
+            }
+        }
+        if plan.failing > 0 {
+            smaller.push((scenario.clone(), Plan { failing: 0, ..plan }));
+        }
+        match smaller.into_iter().find(|(scenario, plan)| still(scenario, *plan)) {
+            Some((less, at)) => (scenario, plan) = (less, at),
+            None => return (scenario, plan),
+        }
+    }
+}
+
+/// What a test has seen.
+#[derive(Default, Debug)]
+struct Tally {
+    runs: u64,
+    pre_empted: u64,
+    nested: u64,
+    needless: u64,
+    looked: u64,
+}
+
+/// So many runs, or the first fault.
+fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Result<(), String> {
+    let mut seed = from;
+    let goal = tally.runs + runs;
+    while tally.runs < goal {
+        seed += 1;
+        let Some((_, facts, scenario, mut draws)) = build::<S>(seed, mix) else { continue };
+        let start = start::<S>(seed, &scenario);
+        if S::VERBS.contains(&Verb::Adjust) && judge::has_come_round(&start, &facts, &scenario) {
+            continue;
+        }
+        let quiet = catch_unwind(AssertUnwindSafe(|| pre_empted(&start, &scenario, Plan::QUIET)));
+        let Ok((_, accesses)) = quiet else {
+            return Err(report::<S>(seed, scenario, Plan::QUIET, "it panics"));
+        };
+        // Each scenario a few times, at other places.
+        for _ in 0..4 {
+            let first = draws.below(accesses.max(1));
+            let second = match draws.below(4) {
+                0 => first,
+                1 => first + draws.below(accesses.max(1)),
+                _ => first + draws.below(8),
+            };
+            let failing = match draws.below(3) {
+                0 => draws.any() & draws.any() & 0xffff,
+                1 => draws.below(4),
+                _ => 0,
+            };
+            let plan = Plan { at: [first, second], failing };
+            tally.runs += 1;
+            tally.pre_empted += u64::from(accesses > 0);
+            tally.nested += u64::from(second > first && scenario.calls.len() > 2);
+            if let Some(fault) = fault(&start, &scenario, plan) {
+                return Err(report::<S>(seed, scenario, plan, &fault));
+            }
+            if tally.runs.is_multiple_of(64) {
+                let (run, _) = pre_empted(&start, &scenario, plan);
+                tally.looked += 1;
+                tally.needless += u64::from(judge::is_needless(&start, &scenario, &run));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) -> String {
+    let (scenario, plan) = shrink::<S>(seed, scenario, plan, fault);
+    let start = start::<S>(seed, &scenario);
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        let (run, _) = pre_empted(&start, &scenario, plan);
+        judge::tell(&start, &scenario, &run)
+    }));
+    let told = told.unwrap_or_else(|_| format!("{}: {}\n{scenario:?}", S::NAME, start.subject.describe()));
+    format!("seed {seed}, {plan:?}: {fault}\n{told}")
+}
+
+/// Explores with each choice of calls, so many times over, and tells what it has seen.
+fn check<S: Subject>(share: u64, times: u64) {
+    let mut tally = Tally::default();
+    let mixes = [
+        (Mix { repeats: 1, calls: 3 }, 10),
+        (Mix { repeats: 64, calls: 3 }, 2),
+        (Mix { repeats: 2_048, calls: 3 }, 1),
+    ];
+    let from = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut faults = Vec::new();
+    for (mix, part) in mixes {
+        let goal = RUNS * times * share * part / 13;
+        let before = tally.runs;
+        if let Err(fault) = explore::<S>(from, goal, mix, &mut tally) {
+            faults.push(format!("after {} runs with {mix:?}: {fault}", tally.runs - before));
+        }
+    }
+    println!("{}: {tally:?}", S::NAME);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// In a share: a million in all.
+const RUNS: u64 = 17_600;
+
+macro_rules! explores {
+    ($($test:ident: $subject:ty, $share:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            check::<$subject>($share, 1);
+        }
+    )*
+        mod soak {
+            use super::*;
+
+            $(
+                #[test]
+                #[ignore = "takes half an hour"]
+                fn $test() {
+                    check::<$subject>($share, 100);
+                }
+            )*
+        }
+    };
+}
+
+explores! {
+    token_bucket_64: Bucket<u64>, 2;
+    token_bucket_32: Bucket<u32>, 2;
+    token_bucket_43: Bucket<KeyedWord>, 2;
+    fixed_window_64: Fixed<u64>, 2;
+    fixed_window_32: Fixed<u32>, 2;
+    fixed_window_43: Fixed<KeyedWord>, 2;
+    sliding_window_64: Sliding<u64>, 2;
+    sliding_window_32: Sliding<u32>, 2;
+    cooldown_window_64: Cooldown<u64>, 2;
+    cooldown_window_32: Cooldown<u32>, 2;
+    concurrency_64: Permits<u64>, 2;
+    concurrency_32: Permits<u32>, 2;
+    adjustable_bucket_64: Adjustable<u64>, 4;
+    adjustable_bucket_32: Adjustable<u32>, 4;
+    adjustable_window_64: Changing<u64>, 3;
+    adjustable_window_32: Changing<u32>, 3;
+    sliced_bucket_64: Sliced<u64>, 2;
+    sliced_bucket_32: Sliced<u32>, 2;
+    keyed_bucket: Table<TokenBucket<KeyedWord>>, 1;
+    keyed_window: Table<FixedWindow<KeyedWord>>, 1;
+    keyed_concurrency: Table<Concurrency<u64>>, 1;
+    keyed_array: Array, 1;
+    penalty_64: Penalised<u64>, 1;
+    penalty_32: Penalised<u32>, 1;
+    escalation_64: Escalating<u64>, 1;
+    escalation_32: Escalating<u32>, 1;
+    counted: Counting, 1;
+    three_limits_64: Three<u64>, 1;
+    three_limits_32: Three<u32>, 1;
+    a_limit_named_twice: Twice, 1;
+    lease_pool: Pool, 2;
+}

@@ -1,0 +1,755 @@
+//! Random traces of takes, refunds and cancels of what was kept for up to three horizons, changes, and rollbacks, by clocks that are late or stand
+//! still for long: what was granted and not given back is within the bound, in exact arithmetic, over every window.
+
+mod support;
+
+use core::time::Duration;
+
+use portcullis_core::{
+    AllOf, Carry, CooldownWindow, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket, Word,
+};
+
+use support::draws::Draws;
+use support::judge;
+use support::op::{Op, Verb};
+use support::scenario::{Clock, KEPT, PASSING, Scenario, op};
+use support::subjects::{
+    Adjustable, Bucket, BucketTerms, Changing, Cooldown, Fixed, Sliced, Sliding, Table, is_limited,
+};
+use support::world::{Facts, Slot, Subject, World};
+
+/// What a trace has seen that the bound depends on.
+#[derive(Clone, Debug)]
+struct Event {
+    /// When it was asked for, and from when on it may be used.
+    now: u64,
+    due: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Permits that were granted and have not been given back; whether they may be owed.
+    Granted {
+        n: u64,
+        forced: bool,
+    },
+    Changed {
+        to: usize,
+        carry: Carry,
+    },
+    /// A newer time was written.
+    Noted,
+    /// A request was denied that asks for no more than there can be.
+    Refused,
+}
+
+/// Checks all that was granted in a trace.
+trait Bound: Subject {
+    /// Whether what nobody has seen is undone.
+    fn is_rolled_back(&self) -> bool {
+        true
+    }
+
+    fn check(&self, events: &[Event]) -> Result<(), String>;
+}
+
+/// The events with the instants that they count at: no earlier than the newest one before. What was given back in whole has not been, where
+/// `forgets`; but a change comes after it.
+fn counted(events: &[Event], forgets: bool) -> Vec<(u64, &Event)> {
+    let (mut newest, mut noted) = (0, 0);
+    let counted = events.iter().map(|event| {
+        let is_there = match event.what {
+            What::Refused => false,
+            What::Granted { n: 0, .. } => !forgets,
+            _ => true,
+        };
+        if !matches!(event.what, What::Refused) {
+            noted = noted.max(event.now);
+        }
+        if matches!(event.what, What::Changed { .. }) {
+            newest = noted;
+        }
+        let at = event.due.max(newest);
+        if is_there {
+            newest = newest.max(event.now);
+        }
+        (at.max(event.due), event)
+    });
+    let mut counted: Vec<_> = counted.collect();
+    counted.sort_by_key(|(at, _)| *at);
+    counted
+}
+
+/// A bucket in exact arithmetic, which has at least what the real one has.
+struct Ideal {
+    /// Parts of a permit.
+    parts: i128,
+    level: i128,
+    newest: u64,
+    rate: Rate,
+    burst: i128,
+}
+
+impl Ideal {
+    fn pass(&mut self, at: u64) {
+        let passed = i128::from(at.saturating_sub(self.newest));
+        self.newest = self.newest.max(at);
+        if is_limited(self.rate) {
+            let period = self.rate.period().as_nanos().cast_signed();
+            let gained =
+                passed.saturating_mul(i128::from(self.rate.permits())).saturating_mul(self.parts / period);
+            self.level = self.level.saturating_add(gained);
+        }
+        self.level = self.level.min(self.full());
+    }
+
+    fn full(&self) -> i128 {
+        if self.rate.is_unlimited() { i128::MAX / 4 } else { self.burst * self.parts }
+    }
+}
+
+/// A bucket with several settings.
+struct Settings<'a> {
+    sets: &'a [(Rate, u64)],
+    terms: &'a BucketTerms,
+    tick: u64,
+}
+
+fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String> {
+    let &Settings { sets, terms, tick } = settings;
+    // A common multiple of all periods that are drawn.
+    let parts = 420_000_000_000 * 1_000_003;
+    let rounded = |at: u64| {
+        if tick == 1 { at } else { terms.origin + at.saturating_sub(terms.origin) / tick * tick }
+    };
+    let (rate, burst) = sets[0];
+    let mut ideal = Ideal { parts, level: 0, newest: terms.origin, rate, burst: burst.into() };
+    ideal.level =
+        if rate.is_unlimited() { ideal.full() } else { i128::from(terms.initial.min(burst)) * parts };
+    let mut floor = 0;
+    for (at, event) in counted(events, true) {
+        ideal.pass(rounded(at).max(terms.origin));
+        match event.what {
+            What::Granted { n, forced } => {
+                if forced {
+                    floor = -i128::from(terms.debt) * parts;
+                }
+                if !ideal.rate.is_unlimited() {
+                    ideal.level -= i128::from(n) * parts;
+                }
+                if ideal.level < floor {
+                    let missing = (floor - ideal.level) * 1_000 / parts;
+                    return Err(format!("{missing} thousandths of a permit too many at {at}"));
+                }
+            }
+            What::Noted | What::Refused => {}
+            What::Changed { to, carry } => {
+                let (rate, burst) = sets[to];
+                let (old, old_burst) = (ideal.rate, ideal.burst);
+                (ideal.rate, ideal.burst) = (rate, burst.into());
+                let full = ideal.full();
+                if old.is_unlimited() {
+                    ideal.level = full;
+                    continue;
+                }
+                ideal.level = match carry {
+                    Carry::Reset => full,
+                    // Rounded up.
+                    Carry::Proportional if ideal.level > 0 => {
+                        (ideal.level * ideal.burst).div_euclid(old_burst) + 1
+                    }
+                    Carry::Additive => {
+                        let grown = ideal.level + (ideal.burst - old_burst) * parts;
+                        grown.max(ideal.level.min(0))
+                    }
+                    Carry::Keep | Carry::Proportional => ideal.level,
+                }
+                .min(full);
+                if rate.is_unlimited() {
+                    ideal.level = full;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl<W: Word> Bound for Bucket<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
+        let tick = self.bucket.tick().as_nanos() as u64;
+        check_bucket(&Settings { sets: &[(rate, self.terms.burst)], terms: &self.terms, tick }, events)
+    }
+}
+
+impl<W: Word> Bound for Adjustable<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let tick = self.bucket.tick().as_nanos() as u64;
+        check_bucket(&Settings { sets: &self.sets, terms: &self.terms, tick }, events)
+    }
+}
+
+impl Bound for Table<TokenBucket<KeyedWord>> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let terms = self.bucket_terms();
+        let rate = Rate::new(terms.permits, Duration::from_nanos(terms.period));
+        // An entry begins with its first use.
+        let mut terms = terms;
+        terms.origin = if self.tick == 1 { 0 } else { terms.origin };
+        check_bucket(&Settings { sets: &[(rate, terms.burst)], terms: &terms, tick: self.tick }, events)
+    }
+}
+
+impl<W: Word> Bound for Sliced<W> {
+    fn is_rolled_back(&self) -> bool {
+        self.bucket.sliced() == 0
+    }
+
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
+        let tick = self.bucket.tick().as_nanos() as u64;
+        check_bucket(&Settings { sets: &[(rate, self.terms.burst)], terms: &self.terms, tick }, events)
+    }
+}
+
+/// At most `limit` permits in spans that begin with an event and end before `until` of it.
+fn check_spans(events: &[Event], limit: u64, until: impl Fn(u64) -> u64) -> Result<(), String> {
+    let counted = counted(events, false);
+    for (first, &(from, _)) in counted.iter().enumerate() {
+        let end = until(from);
+        let mut sum = 0;
+        for (at, event) in &counted[first..] {
+            if *at >= end {
+                break;
+            }
+            if let What::Granted { n, .. } = event.what {
+                sum += n;
+            }
+            if sum > limit {
+                return Err(format!("{sum} of {limit} from {from} to {at}, before {end}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_fixed(limit: u64, window: u64, started: bool, origin: u64, events: &[Event]) -> Result<(), String> {
+    if started {
+        return check_spans(events, 2 * limit, |from| from.saturating_add(window));
+    }
+    let index = |at: u64| at.saturating_sub(origin) / window;
+    check_spans(events, limit, |from| origin.saturating_add((index(from) + 1).saturating_mul(window)))
+}
+
+impl<W: Word> Bound for Fixed<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let terms = &self.terms;
+        check_fixed(terms.limit, terms.window, terms.started, terms.origin, events)
+    }
+}
+
+impl Bound for Table<FixedWindow<KeyedWord>> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let terms = self.window_terms();
+        check_fixed(terms.limit, terms.window, terms.started, terms.origin, events)
+    }
+}
+
+impl<W: Word> Bound for Sliding<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let terms = &self.terms;
+        if self.strict {
+            return check_spans(events, terms.limit, |from| from.saturating_add(terms.window));
+        }
+        let (segments, window) = (u128::from(self.segments), u128::from(terms.window));
+        let segment = |at: u64| u128::from(at.saturating_sub(terms.origin)) * segments / window;
+        check_spans(events, terms.limit, |from| {
+            let end = ((segment(from) + segments) * window).div_ceil(segments) + u128::from(terms.origin);
+            u64::try_from(end).unwrap_or(u64::MAX)
+        })
+    }
+}
+
+impl<W: Word> Bound for Cooldown<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let apart = self.wait.unwrap_or(self.terms.window).min(self.terms.window);
+        check_spans(events, 2 * self.terms.limit, |from| from.saturating_add(apart))?;
+        let (Some(wait), horizon) = (self.wait, self.window.horizon().as_nanos()) else { return Ok(()) };
+        let (mut newest, mut until) = (self.terms.origin, None);
+        for event in events {
+            // Where a word has come round, a denial need not start a wait.
+            if u128::from(event.now.saturating_sub(newest)) > horizon / 4 {
+                return Ok(());
+            }
+            match event.what {
+                // The first one after a grant.
+                What::Refused if until.is_none() => until = Some(event.now.saturating_add(wait)),
+                What::Granted { .. } => {
+                    newest = newest.max(event.now);
+                    if let Some(until) = until.take()
+                        && newest < until
+                    {
+                        return Err(format!("granted at {newest}, in a wait until {until}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<W: Word> Bound for Changing<W> {
+    fn check(&self, events: &[Event]) -> Result<(), String> {
+        let tick = self.window.tick().as_nanos() as u64;
+        let origin = self.terms.origin;
+        if self.terms.started {
+            return self.check_started(events);
+        }
+        let ticks = |at: u64| at.saturating_sub(origin) / tick;
+        let (limit, window) = self.sets[0];
+        let (mut limit, mut window) = (limit, window.div_ceil(tick));
+        // The window that is on; the permits granted in it, those that count, and the largest limit in force, as long as `Carry` says
+        // that it holds.
+        let (mut end, mut granted, mut count, mut most) = (0, 0, 0, Some(limit));
+        for (at, event) in counted(events, false) {
+            let now = ticks(at);
+            if now >= end {
+                (end, granted, count, most) = ((now / window + 1) * window, 0, 0, Some(limit));
+            }
+            match event.what {
+                What::Granted { n, .. } => {
+                    granted += n;
+                    count += n;
+                    if count > limit {
+                        return Err(format!("{count} count of {limit} at {at}"));
+                    }
+                }
+                What::Noted | What::Refused => {}
+                What::Changed { to, carry } => {
+                    let (new_limit, new_window) = self.sets[to];
+                    let left = limit.saturating_sub(count);
+                    let begun = end - window;
+                    window = new_window.div_ceil(tick);
+                    end = (begun.max(now) / window + 1) * window;
+                    most = most.map(|most: u64| most.max(new_limit));
+                    count = match carry {
+                        Carry::Keep => new_limit - left.min(new_limit),
+                        Carry::Proportional => {
+                            most = None;
+                            new_limit - left * new_limit / limit
+                        }
+                        Carry::Additive => match most {
+                            // All that is granted in the window is at most the largest limit that there was.
+                            Some(most) => count.max((granted + new_limit).saturating_sub(most)),
+                            None => count,
+                        },
+                        Carry::Reset => {
+                            most = None;
+                            0
+                        }
+                    };
+                    limit = new_limit;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+trait Started {
+    fn check_started(&self, events: &[Event]) -> Result<(), String>;
+}
+
+impl<W: Word> Started for Changing<W> {
+    /// Without a change.
+    fn check_started(&self, events: &[Event]) -> Result<(), String> {
+        if events.iter().any(|event| matches!(event.what, What::Changed { .. })) {
+            return Ok(());
+        }
+        check_fixed(self.terms.limit, self.terms.window, true, self.terms.origin, events)
+    }
+}
+
+/// What is asked for in a trace.
+fn verbs<S: Subject>() -> Vec<Verb> {
+    S::VERBS.iter().copied().filter(|verb| !matches!(verb, Verb::SetLimit | Verb::Look)).collect()
+}
+
+struct Trace {
+    ops: Vec<Op>,
+    fault: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    traces: u64,
+    steps: u64,
+    granted: u64,
+    back: u64,
+    rolled_back: u64,
+}
+
+fn build<S: Bound>(seed: u64) -> Option<(S, Facts, Draws<'static>)> {
+    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let (subject, facts) = S::random(&mut draws)?;
+    Some((subject, facts, draws))
+}
+
+/// Random calls, with a grant that is kept for long.
+fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
+    let mut clock = Clock { facts: *facts, now: facts.origin, newest: facts.origin };
+    if draws.once_in(4) {
+        clock.now = facts.origin.saturating_add(draws.magnitude(4 * facts.reach));
+    }
+    let verbs = verbs::<S>();
+    let mut ops = Vec::new();
+    let mut changed = false;
+    let is_kept = draws.once_in(3) && verbs.contains(&Verb::Refund);
+    let steps = if is_kept { draws.within(0, 6) } else { draws.within(3, 40) };
+    for _ in 0..steps {
+        clock.step(draws, true);
+        let verb = draws.one_of(&verbs);
+        let slot = draws.within(0, u64::from(PASSING) - 1) as u8;
+        let mut next = op(draws, verb, &clock, slot);
+        if let Op::Adjust { now, .. } = &mut next {
+            if !changed && draws.once_in(2) {
+                *now = clock.newest.saturating_sub(draws.magnitude(facts.late_change));
+            }
+            changed = true;
+        }
+        ops.push(next);
+        if draws.once_in(4) {
+            // All that there is, and more.
+            for _ in 0..3 {
+                let n = draws.within(1, facts.burst) as u32;
+                ops.push(Op::Take { now: clock.now, n, slot: draws.within(0, KEPT.into()) as u8 });
+            }
+        }
+    }
+    if is_kept {
+        keep::<S>(draws, &clock, &mut ops);
+    }
+    ops
+}
+
+/// A grant that is kept until the word has come round: by the time, or by what was given back and changed meanwhile.
+fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, reach, horizon, burst, tick, .. } = clock.facts;
+    let kept = PASSING - 1;
+    let most = burst.min(u32::MAX.into()) as u32;
+    let n = draws.one_of(&[most, 1, most / 2 + 1]);
+    let mut now = clock.newest;
+    ops.push(Op::Take { now, n, slot: kept });
+    let turns = match draws.below(16) {
+        0..=7 if horizon < 1 << 59 => {
+            // The horizon is stated in whole ticks, or in whole windows.
+            let turns = draws.within(1, 3);
+            let some = draws.magnitude(reach);
+            let grains = draws.below(burst + 1).saturating_mul(grain);
+            let around = draws.one_of(&[0, tick, reach, some, grains, grains]);
+            let whole = turns * (horizon + draws.one_of(&[0, tick]));
+            now = now.saturating_add(whole);
+            now = if draws.once_in(2) {
+                now.saturating_add(around)
+            } else {
+                now.saturating_sub(around).max(clock.newest)
+            };
+            0
+        }
+        8..=12 => draws.one_of(&[15, 16, 17, 32]),
+        13 => draws.one_of(&[1_023, 1_024, 1_025]),
+        _ => draws.below(3),
+    };
+    let step = draws.one_of(&[0, 0, tick, grain]);
+    let changes = draws.once_in(2) && S::VERBS.contains(&Verb::Adjust);
+    for _ in 0..turns {
+        if changes {
+            ops.push(Op::Adjust { now, to: 0, carry: Carry::Keep });
+        } else {
+            // Out of turn.
+            ops.push(Op::Take { now, n: 1, slot: 0 });
+            ops.push(Op::Take { now, n: 1, slot: 1 });
+            ops.push(Op::Refund { now, n: 1, slot: 0 });
+        }
+        now = now.saturating_add(step);
+    }
+    // Some of it is taken, before and after it is given back.
+    let drain = |draws: &mut Draws<'_>, ops: &mut Vec<Op>, now: u64| {
+        for n in [most, most / 2, most / 4, most / 8, 1, 1, 1] {
+            if n > 0 && draws.once_in(2) {
+                ops.push(Op::Take { now, n, slot: 2 });
+            }
+        }
+    };
+    drain(draws, ops, now);
+    now = now.saturating_add(draws.one_of(&[0, 0, tick, grain]));
+    ops.push(Op::Refund { now, n, slot: kept });
+    drain(draws, ops, now);
+    for n in [most, most / 2, most / 4, most / 8, 1, 1, 1] {
+        ops.push(Op::Take { now, n, slot: 2 });
+    }
+}
+
+/// Makes the calls, and checks all that was granted.
+fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
+    let (subject, facts, _) = build::<S>(seed)?;
+    let world = World::new(subject);
+    let mut events: Vec<Event> = Vec::new();
+    let mut of_slot = [usize::MAX; PASSING as usize];
+    let mut newest = facts.origin;
+    for op in ops {
+        tally.steps += 1;
+        let now = op.now().unwrap_or(0);
+        newest = newest.max(now);
+        if let Op::Rollback { now, n } = *op {
+            // Where a word has come round, what was told less is not told so again.
+            let is_out = |event: &&Event| !matches!(event.what, What::Granted { n: 0, .. } | What::Refused);
+            let (mut last, mut idle) = (facts.origin, 0);
+            for granted in events.iter().filter(is_out).map(|event| event.now).chain([newest]) {
+                idle = idle.max(granted.saturating_sub(last));
+                last = last.max(granted);
+            }
+            if idle.saturating_add(facts.reach.saturating_mul(2)) < facts.horizon / 4
+                && let Some(fault) = rolls_back(&world, &facts, newest, now, n, tally)
+            {
+                return Some(fault);
+            }
+            let looked = world.subject.with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n));
+            if n > 0 && looked.is_ok() {
+                events.push(Event { now, due: now, what: What::Granted { n: 0, forced: false } });
+            }
+        }
+        let is_refused = is_refused(&world, op);
+        let outcome = world.perform(op);
+        if is_refused {
+            events.push(Event { now, due: now, what: What::Refused });
+        }
+        tally.granted += outcome.granted;
+        tally.back += outcome.back;
+        let n = outcome.granted;
+        let mut granted = |slot: Option<u8>, due: u64, forced: bool| {
+            if n > 0 {
+                if let Some(slot) = slot {
+                    of_slot[usize::from(slot)] = events.len();
+                }
+                events.push(Event { now, due, what: What::Granted { n, forced } });
+            }
+        };
+        match *op {
+            Op::Take { slot, .. } | Op::Planned { slot, .. } => granted(Some(slot), now, false),
+            Op::Draw { .. } => granted(None, now, false),
+            Op::Cut { n: 1.., .. } if outcome.acted => {
+                events.push(Event { now, due: now, what: What::Noted });
+            }
+            Op::Force { .. } => granted(None, now, true),
+            Op::Reserve { slot, .. } => granted(Some(slot), u64::MAX - outcome.told, false),
+            Op::Refund { slot, .. } | Op::Cancel { slot, .. } if outcome.back > 0 => {
+                let event = &mut events[of_slot[usize::from(slot)]];
+                // What is past its due may have been used.
+                let is_used = matches!(op, Op::Cancel { .. }) && now >= event.due && event.due > event.now;
+                if let What::Granted { n, .. } = &mut event.what
+                    && !is_used
+                {
+                    *n = n.saturating_sub(outcome.back);
+                }
+            }
+            Op::Adjust { to, carry, .. } if outcome.acted => {
+                // Those keep their instants: the bound is exceeded by as much, as documented.
+                let at = events.iter().map(|event| event.now).max().unwrap_or(0).max(now);
+                for event in &mut events {
+                    if let What::Granted { n, .. } = &mut event.what
+                        && event.due > at
+                    {
+                        *n = 0;
+                    }
+                }
+                events.push(Event { now, due: now, what: What::Changed { to: to.into(), carry } });
+            }
+            _ => {}
+        }
+    }
+    let fault = world.subject.check(&events).err()?;
+    Some(fault)
+}
+
+/// Whether a request will be denied though it asks for no more than there can be.
+fn is_refused<S: Subject>(world: &World<S>, op: &Op) -> bool {
+    let (Op::Take { now, n: n @ 1.., .. } | Op::Rollback { now, n: n @ 1.. }) = *op else { return false };
+    world.subject.with(|limiter| {
+        u64::from(n) <= limiter.capacity() && limiter.peek_at(Timestamp::from_nanos(now), n).is_err()
+    })
+}
+
+/// Whether a composition that is denied after this limit was taken from leaves it as it was, when nobody else is there.
+fn rolls_back<S: Bound>(
+    world: &World<S>,
+    facts: &Facts,
+    newest: u64,
+    now: u64,
+    n: u32,
+    tally: &mut Tally,
+) -> Option<String> {
+    if n == 0
+        || !world.subject.is_rolled_back()
+        || world.subject.with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n)).is_err()
+    {
+        return None;
+    }
+    tally.rolled_back += 1;
+    let after = |by: u64| newest.saturating_add(by);
+    let (grain, reach) = (facts.grain, facts.reach);
+    let scenario = Scenario {
+        history: Vec::new(),
+        calls: Vec::new(),
+        probes: [newest, after(grain), after(reach / 3), after(reach), after(2 * reach)],
+        late: newest,
+        full: [0; 8],
+        ends: false,
+    };
+    let sights = |world: &World<S>| judge::survey(&world.fork(), &scenario, Default::default()).sights[0];
+    let after = world.fork();
+    after.perform(&Op::Rollback { now, n });
+    let (before, left) = (sights(world), sights(&after));
+    if before != left {
+        return Some(format!("a rollback of {n} at {now} alone leaves {left:?}, not {before:?}"));
+    }
+    // What others have is worth what it was.
+    for slot in 0..PASSING {
+        let (one, other) = (world.fork(), after.fork());
+        let content = one.take(slot);
+        let back = match content {
+            Slot::Empty => continue,
+            Slot::Taken { n, .. } => Op::Refund { now: newest, n, slot },
+            Slot::Extra(_) => Op::Cancel { now: newest, slot },
+        };
+        one.put(slot, content);
+        if S::VERBS.contains(&Verb::Cut) {
+            continue;
+        }
+        one.perform(&back);
+        other.perform(&back);
+        let (before, left) = (sights(&one), sights(&other));
+        if before != left {
+            return Some(format!(
+                "after a rollback of {n} at {now} alone, slot {slot} given back comes to {left:?}, not {before:?}"
+            ));
+        }
+    }
+    None
+}
+
+/// The same fault with fewer calls.
+fn shrink<S: Bound>(seed: u64, mut ops: Vec<Op>) -> Trace {
+    let mut tally = Tally::default();
+    loop {
+        let without = |index: usize| {
+            let mut less = ops.clone();
+            less.remove(index);
+            less
+        };
+        let smaller = (0..ops.len()).map(without).find(|less| play::<S>(seed, less, &mut tally).is_some());
+        match smaller {
+            Some(less) => ops = less,
+            None => break,
+        }
+    }
+    let fault = play::<S>(seed, &ops, &mut tally);
+    Trace { ops, fault }
+}
+
+fn check<S: Bound>(share: u64, times: u64) {
+    let goal = 20_000 * share * times;
+    let mut tally = Tally::default();
+    let mut seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    while tally.traces < goal {
+        seed += 1;
+        let Some((subject, facts, mut draws)) = build::<S>(seed) else { continue };
+        let world = World::new(subject);
+        let ops = choose::<S>(&mut draws, &facts);
+        tally.traces += 1;
+        if play::<S>(seed, &ops, &mut tally).is_some() {
+            let trace = shrink::<S>(seed, ops);
+            let runs = trace.ops.chunk_by(|one, next| one == next);
+            let calls: Vec<_> = runs.map(|run| format!("  {:?} x {}\n", run[0], run.len())).collect();
+            panic!(
+                "{}, seed {seed}, after {tally:?}: {}\n{facts:?}\n{}\n{}",
+                S::NAME,
+                trace.fault.unwrap_or_default(),
+                world.subject.describe(),
+                calls.concat()
+            );
+        }
+    }
+    println!("{}: {tally:?}", S::NAME);
+}
+
+macro_rules! traces {
+    ($($test:ident: $subject:ty, $share:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            check::<$subject>($share, 1);
+        }
+    )*
+        mod soak {
+            use super::*;
+
+            $(
+                #[test]
+                #[ignore = "takes half an hour"]
+                fn $test() {
+                    check::<$subject>($share, 100);
+                }
+            )*
+        }
+    };
+}
+
+traces! {
+    token_bucket_64: Bucket<u64>, 2;
+    token_bucket_32: Bucket<u32>, 2;
+    token_bucket_43: Bucket<KeyedWord>, 2;
+    fixed_window_64: Fixed<u64>, 2;
+    fixed_window_32: Fixed<u32>, 2;
+    fixed_window_43: Fixed<KeyedWord>, 2;
+    sliding_window_64: Sliding<u64>, 2;
+    sliding_window_32: Sliding<u32>, 2;
+    cooldown_window_64: Cooldown<u64>, 2;
+    cooldown_window_32: Cooldown<u32>, 2;
+    adjustable_bucket_64: Adjustable<u64>, 5;
+    adjustable_bucket_32: Adjustable<u32>, 5;
+    adjustable_window_64: Changing<u64>, 5;
+    adjustable_window_32: Changing<u32>, 5;
+    sliced_bucket_64: Sliced<u64>, 2;
+    sliced_bucket_32: Sliced<u32>, 2;
+    keyed_bucket: Table<TokenBucket<KeyedWord>>, 2;
+    keyed_window: Table<FixedWindow<KeyedWord>>, 2;
+}
+
+#[test]
+fn a_limiter_in_any_state_grants_no_more_than_a_new_one() {
+    let mut draws = Draws::Seeded { state: 16, steps: 0 };
+    for _ in 0..20_000 {
+        let Some((fresh, facts)) = Bucket::<u32>::random(&mut draws) else { continue };
+        let state = draws.any();
+        let mut terms = fresh.terms;
+        terms.initial = terms.burst;
+        let fresh = Bucket { bucket: terms.builder().build_on::<u32>().unwrap(), terms };
+        let restored = terms.builder().build_on::<u32>().unwrap().with_state(state);
+        let now = Timestamp::from_nanos(facts.origin);
+        let (most, has) = (fresh.bucket.available_at(now), restored.available_at(now));
+        assert!(has <= most, "{has} with state {state:#x}, {most} anew: {}", fresh.describe());
+    }
+    for state in [0, 1, 7, u64::MAX] {
+        let open = TokenBucket::new(Rate::UNLIMITED, 1).with_state(state);
+        let now = Timestamp::from_secs(5);
+        assert!(open.take_at(now, 3).is_ok());
+        assert!(
+            AllOf::new((&open,)).try_acquire_at(now, 3).is_ok(),
+            "unlimited, and denied with state {state}"
+        );
+    }
+    let window = CooldownWindow::new(3, Duration::from_secs(1), None);
+    assert!(window.with_state(u64::MAX).available_at(Timestamp::ZERO) <= 3);
+}

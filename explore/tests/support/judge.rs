@@ -1,0 +1,407 @@
+//! Whether what came out of calls that pre-empted each other is no more than what comes out of them one after the other.
+
+use core::fmt::Write;
+
+use portcullis_core::{Denied, Limiter, Retry};
+
+use super::op::{Call, Log, Op, Outcome};
+use super::scenario::{PASSING, Scenario};
+use super::world::{Facts, Subject, World};
+
+/// The limits that a subject may consist of.
+const PARTS: usize = 3;
+/// Probes, and as many drains.
+const SIGHTS: usize = 10;
+/// More than any limiter has.
+const PLENTY: i64 = 1 << 40;
+
+/// How calls ended, and what there is afterwards.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) outcomes: [Outcome; 3],
+    /// What is available in the end, at each instant.
+    pub(crate) sights: [[i64; SIGHTS]; PARTS],
+    /// Whether one who is late is told no more than one who is not.
+    late: bool,
+}
+
+/// Calls that pre-empted each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) ending: Ending,
+    pub(crate) logs: [Log; 3],
+    /// Whether all came back in the end.
+    pub(crate) full: bool,
+}
+
+fn counted(permits: u64) -> i64 {
+    i64::try_from(permits).unwrap_or(PLENTY).min(PLENTY)
+}
+
+/// What there is in a world after calls that ended in this way.
+pub(crate) fn survey<S: Subject>(world: &World<S>, scenario: &Scenario, outcomes: [Outcome; 3]) -> Ending {
+    let mut sights = [[0; SIGHTS]; PARTS];
+    if scenario.ends {
+        world.finish();
+    }
+    let out = counted(world.kept());
+    let (mut part, mut late) = (0, true);
+    world.subject.parts(&mut |limiter: &dyn Limiter| {
+        let sights = &mut sights[part];
+        part += 1;
+        let instant = super::op::at;
+        for (sight, at) in sights.iter_mut().zip(scenario.probes) {
+            *sight = out + counted(limiter.available_at(instant(at)));
+        }
+        late &= out + counted(limiter.available_at(instant(scenario.late))) <= sights[0];
+        if S::HOLDS {
+            return;
+        }
+        let mut drained = 0;
+        for (sight, at) in sights[5..].iter_mut().zip(scenario.probes) {
+            let there = limiter.available_at(instant(at)).min(1 << 20);
+            if there > 0 {
+                let taken = limiter.take_at(instant(at), there as u32);
+                assert!(taken.is_ok(), "{there} are available, and cannot be taken");
+                drained += there.cast_signed();
+            }
+            *sight = out + drained;
+        }
+    });
+    Ending { outcomes, sights, late }
+}
+
+/// Whether a limiter that has been idle for long is told less than it has, as its word has come round: at other instants of the same calls it is not,
+/// and a change carries over what it is told.
+pub(crate) fn has_come_round<S: Subject>(start: &World<S>, facts: &Facts, scenario: &Scenario) -> bool {
+    let last = scenario.history.iter().filter_map(Op::now).max().unwrap_or(facts.origin);
+    let calls = scenario.calls.iter().flat_map(Call::ops).filter_map(Op::now);
+    let idle = |at: u64| at.saturating_sub(last) > facts.reach.saturating_add(facts.staleness);
+    start.subject.with(|limiter| {
+        let told_less = |at: u64| limiter.available_at(super::op::at(at)) < limiter.capacity();
+        calls.chain(scenario.probes).any(|at| idle(at) && told_less(at))
+    })
+}
+
+/// Whether all comes back in the end.
+pub(crate) fn comes_back<S: Subject>(world: &World<S>, scenario: &Scenario) -> bool {
+    world.finish();
+    let mut full = true;
+    world.subject.parts(&mut |limiter: &dyn Limiter| {
+        let capacity = limiter.capacity();
+        let is_full = |at: u64| {
+            let now = super::op::at(at);
+            let permits = capacity.min(u64::from(u32::MAX)) as u32;
+            let stands = || limiter.retry(Denied::Exhausted { now, permits }) == Retry::Never;
+            limiter.available_at(now) >= capacity || world.subject.may_stand_still() && stands()
+        };
+        // Where a word comes round, it may be told less for about the staleness.
+        full &= scenario.full.into_iter().any(is_full);
+    });
+    full
+}
+
+/// The calls in this order, each whole.
+fn in_order<S: Subject>(start: &World<S>, scenario: &Scenario, order: &[usize]) -> Ending {
+    let world = start.fork();
+    let mut outcomes = [Outcome::NOTHING; 3];
+    for &index in order {
+        outcomes[index] = world.call(&scenario.calls[index]).0;
+    }
+    survey(&world, scenario, outcomes)
+}
+
+/// How a call takes part in an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All that it did.
+    Done,
+    /// All of it, also what did nothing.
+    Whole,
+    /// The same, and what is taken as planned, at once.
+    AtOnce,
+    /// A take that is given back later.
+    Passing,
+    /// It is.
+    Back,
+}
+
+/// One step in an order.
+#[derive(Clone, Copy, Debug)]
+struct Step(usize, Part);
+
+fn in_steps<S: Subject>(
+    start: &World<S>,
+    scenario: &Scenario,
+    run: &Run,
+    steps: &[Step],
+    lifts: [u64; 3],
+) -> Ending {
+    let world = start.fork();
+    let mut outcomes = [Outcome::NOTHING; 3];
+    for &Step(index, part) in steps {
+        let call = &scenario.calls[index];
+        let (passing, lift) = (PASSING + index as u8, lifts[index]);
+        let outcome = match part {
+            Part::Done => world.call_again(call, |step| run.logs[index].has(step), lift),
+            Part::Whole => world.call_again(call, |_| true, lift),
+            Part::AtOnce => world.call_again(&call.at_once(), |_| true, lift),
+            Part::Passing => {
+                if let Some((now, n)) = passes(call) {
+                    world.perform(&Op::Take { now: now.max(lift), n, slot: passing });
+                }
+                Outcome::NOTHING
+            }
+            Part::Back => {
+                if let Some((now, n)) = passes(call) {
+                    world.perform(&Op::Refund { now, n, slot: passing });
+                }
+                Outcome::NOTHING
+            }
+        };
+        outcomes[index] = outcome;
+    }
+    survey(&world, scenario, outcomes)
+}
+
+/// What a call takes that is then denied.
+fn passes(call: &Call) -> Option<(u64, u32)> {
+    match *call.ops().next()? {
+        Op::Rollback { now, n }
+        | Op::Take { now, n, .. }
+        | Op::Planned { now, n, .. }
+        | Op::Other { now, n, .. } => Some((now, n)),
+        _ => None,
+    }
+}
+
+const ORDERS: [&[usize]; 16] = [
+    &[1, 2, 0],
+    &[2, 1, 0],
+    &[0, 1, 2],
+    &[0, 2, 1],
+    &[1, 0, 2],
+    &[2, 0, 1],
+    &[0, 1],
+    &[1, 0],
+    &[0, 2],
+    &[2, 0],
+    &[1, 2],
+    &[2, 1],
+    &[0],
+    &[1],
+    &[2],
+    &[],
+];
+
+/// Whether `run` is no more than the calls in `order` come to: nobody was granted what is not granted there, and no more is left.
+fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
+    // Otherwise what is given back may have come back by time as well.
+    let back = |ending: &Ending| ending.outcomes.iter().map(|outcome| outcome.back).sum::<u64>();
+    run.outcomes.iter().zip(&order.outcomes).all(|(run, order)| run.granted <= order.granted)
+        && (!S::HOLDS || back(run) <= back(order))
+        && run.sights[part].iter().zip(&order.sights[part]).all(|(run, order)| run <= order)
+}
+
+/// What is known of a run so far.
+struct Trial<'a, S: Subject> {
+    start: &'a World<S>,
+    scenario: &'a Scenario,
+    run: &'a Run,
+    part: usize,
+    told: [bool; 3],
+    justified: bool,
+}
+
+impl<S: Subject> Trial<'_, S> {
+    fn try_order(&mut self, steps: &[Step], lift: [u64; 3]) -> bool {
+        let ending = in_steps(self.start, self.scenario, self.run, steps, lift);
+        let outcomes = &self.run.ending.outcomes;
+        for (told, (run, order)) in self.told.iter_mut().zip(outcomes.iter().zip(&ending.outcomes)) {
+            *told |= run.told <= order.told;
+        }
+        self.justified |= is_within::<S>(&self.run.ending, &ending, self.part);
+        self.justified && self.told.iter().all(|&told| told)
+    }
+
+    /// All orders of some steps, after these.
+    fn try_all(&mut self, done: &mut Vec<Step>, left: &mut Vec<Step>, lift: [u64; 3]) -> bool {
+        if left.is_empty() {
+            return self.try_order(done, lift);
+        }
+        for place in 0..left.len() {
+            let Step(index, part) = left[place];
+            if part == Part::Back && left.iter().any(|step| step.0 == index && step.1 == Part::Passing) {
+                continue;
+            }
+            let step = left.remove(place);
+            done.push(step);
+            let found = self.try_all(done, left, lift);
+            done.pop();
+            left.insert(place, step);
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Whether an order of the calls, without what did nothing, comes to as much as the run.
+///
+/// What is rolled back may be given back after others. Where a denial may act, it may do so. Where a take may note a newer time and be denied then, others count at that.
+pub(crate) fn judge<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> Result<(), String> {
+    // The newest time is what was written.
+    let is_newest = |call: &Call| call.is_one() && call.ops().any(|op| op.now() == Some(scenario.probes[0]));
+    let written = scenario.calls.iter().zip(&run.ending.outcomes);
+    if !run.ending.late && written.into_iter().any(|(call, outcome)| is_newest(call) && outcome.granted > 0) {
+        return Err("who is late is told more".to_owned());
+    }
+    if S::PARTS == 1 {
+        return judge_part(start, scenario, run, 0);
+    }
+    (0..S::PARTS).try_for_each(|part| {
+        let start = start.fork();
+        start.subject.only(part);
+        judge_part(&start, scenario, run, part)
+    })
+}
+
+fn judge_part<S: Subject>(
+    start: &World<S>,
+    scenario: &Scenario,
+    run: &Run,
+    part: usize,
+) -> Result<(), String> {
+    let outcomes = &run.ending.outcomes;
+    let calls = scenario.calls.len();
+    let acted = |index: usize| outcomes[index].acted;
+    let tells = |index: usize| S::PARTS == 1 && outcomes[index].told > 0;
+    let passes = |index: usize| outcomes[index].rolled_back;
+    let mut trial =
+        Trial { start, scenario, run, part, told: [0, 1, 2].map(|index| !tells(index)), justified: false };
+    for order in ORDERS {
+        let fits =
+            order.iter().all(|&index| index < calls && (acted(index) || tells(index) || passes(index)))
+                && (0..calls).all(|index| !acted(index) || order.contains(&index));
+        if fits {
+            let steps = order.iter().map(|&index| Step(index, Part::Done)).collect::<Few>();
+            if trial.try_order(steps.get(), [0; 3]) {
+                return Ok(());
+            }
+        }
+    }
+    // Rarely: all that there is.
+    let choices = |index: usize| {
+        let mut choices: Vec<Vec<Step>> = Vec::new();
+        if acted(index) || tells(index) || passes(index) {
+            choices.push(vec![Step(index, Part::Done)]);
+        }
+        if !acted(index) {
+            choices.push(Vec::new());
+        }
+        if S::DENIALS_ACT {
+            choices.push(vec![Step(index, Part::Whole)]);
+            choices.push(vec![Step(index, Part::AtOnce)]);
+        }
+        if passes(index) && scenario.calls[index].is_one() || S::PARTS > 1 && !acted(index) {
+            choices.push(vec![Step(index, Part::Passing), Step(index, Part::Back)]);
+            // Lost, as another one was giving back just then.
+            choices.push(vec![Step(index, Part::Passing)]);
+        }
+        choices
+    };
+    let mut sets = vec![Vec::new()];
+    for index in 0..calls {
+        let longer = |set: &Vec<Step>| {
+            choices(index).into_iter().map(|more| [set.clone(), more].concat()).collect::<Vec<_>>()
+        };
+        sets = sets.iter().flat_map(longer).collect();
+    }
+    // What a call may count at, beside its own time: that of another one.
+    let mut times = vec![0];
+    if S::ROLLS {
+        times.extend(scenario.calls.iter().flat_map(Call::ops).filter_map(Op::now));
+        times.extend(scenario.calls.iter().map(Call::newest));
+        times.sort_unstable();
+        times.dedup();
+    }
+    let each = |index: usize| if index < calls { times.len() } else { 1 };
+    for choice in 0..each(0) * each(1) * each(2) {
+        let lifts = [choice % each(0), choice / each(0) % each(1), choice / each(0) / each(1)];
+        for set in &mut sets {
+            if trial.try_all(&mut Vec::new(), set, lifts.map(|lift| times[lift])) {
+                return Ok(());
+            }
+        }
+    }
+    let fault = if trial.justified { "it is told more than in any order" } else { "more than in any order" };
+    Err(fault.to_owned())
+}
+
+/// Whether a call was denied that is granted in every order.
+pub(crate) fn is_needless<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> bool {
+    let all = ORDERS.into_iter().filter(|order| order.len() == scenario.calls.len());
+    let mut needless = [true; 3];
+    for order in all.filter(|order| order.iter().all(|&index| index < scenario.calls.len())) {
+        let ending = in_order(start, scenario, order);
+        for (index, needless) in needless.iter_mut().enumerate() {
+            *needless &= run.ending.outcomes[index].granted < ending.outcomes[index].granted;
+        }
+    }
+    needless.contains(&true)
+}
+
+/// The scenario and what came out of it, for whoever reads it.
+pub(crate) fn tell<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> String {
+    let mut text = format!("{}: {}\n", S::NAME, start.subject.describe());
+    for op in &scenario.history {
+        let _ = writeln!(text, "  before: {op:?}");
+    }
+    let brief = |outcome: &Outcome| {
+        format!("granted {} back {} told {}", outcome.granted, outcome.back, outcome.told)
+    };
+    let shown = |ending: &Ending| {
+        let mut parts = 0;
+        start.subject.parts(&mut |_: &dyn Limiter| parts += 1);
+        ending.sights[..parts].to_vec()
+    };
+    for (index, call) in scenario.calls.iter().enumerate() {
+        let Call { times, .. } = call;
+        let ops: Vec<_> = call.ops().collect();
+        let all = if run.logs[index].has_all() { "all" } else { "not all" };
+        let outcome = brief(&run.ending.outcomes[index]);
+        let _ = writeln!(text, "  call {index}: {ops:?} x {times}: {outcome} ({all})");
+    }
+    let _ = writeln!(text, "  probes {:?}, late {}, ends {}", scenario.probes, scenario.late, scenario.ends);
+    let _ = writeln!(text, "  run:        {:?}", shown(&run.ending));
+    for order in ORDERS {
+        if order.iter().all(|&index| index < scenario.calls.len()) {
+            let ending = in_order(start, scenario, order);
+            let net: Vec<_> = ending.outcomes[..scenario.calls.len()].iter().map(brief).collect();
+            let _ = writeln!(text, "  {order:?}: {:?} {net:?}", shown(&ending));
+        }
+    }
+    text
+}
+
+/// A few steps.
+#[derive(Clone, Copy)]
+struct Few([Step; 3], usize);
+
+impl Few {
+    fn get(&self) -> &[Step] {
+        &self.0[..self.1]
+    }
+}
+
+impl FromIterator<Step> for Few {
+    fn from_iter<I: IntoIterator<Item = Step>>(steps: I) -> Self {
+        let mut few = Self([Step(0, Part::Done); 3], 0);
+        for step in steps {
+            few.0[few.1] = step;
+            few.1 += 1;
+        }
+        few
+    }
+}

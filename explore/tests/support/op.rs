@@ -1,0 +1,311 @@
+//! What is called.
+
+use portcullis_core::{Carry, Timestamp};
+
+/// A call on a limiter. Grants go into slots, and come back from them; a call on a slot that is empty does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Take {
+        now: u64,
+        n: u32,
+        slot: u8,
+    },
+    /// A look, and a take as planned by it.
+    Planned {
+        now: u64,
+        n: u32,
+        slot: u8,
+    },
+    Peek {
+        now: u64,
+        n: u32,
+    },
+    Available {
+        now: u64,
+    },
+    Idle {
+        now: u64,
+    },
+    Retry {
+        now: u64,
+        n: u32,
+    },
+    /// Gives permits of the slot back as never taken.
+    Refund {
+        now: u64,
+        n: u32,
+        slot: u8,
+    },
+    /// Gives permits of the slot back as used.
+    Release {
+        n: u32,
+        slot: u8,
+    },
+    /// A composition with a limit that denies after all.
+    Rollback {
+        now: u64,
+        n: u32,
+    },
+    Force {
+        now: u64,
+        n: u32,
+    },
+    Reserve {
+        now: u64,
+        n: u32,
+        wait: u64,
+        slot: u8,
+    },
+    Cancel {
+        now: u64,
+        slot: u8,
+    },
+    /// Other settings: one of the subject's.
+    Adjust {
+        now: u64,
+        to: u8,
+        carry: Carry,
+    },
+    /// Another limit: one of the subject's.
+    SetLimit {
+        to: u8,
+    },
+    /// Cuts a slice into the slot.
+    Cut {
+        now: u64,
+        n: u32,
+        slot: u8,
+    },
+    /// Takes from the slot's slice.
+    Draw {
+        now: u64,
+        n: u32,
+        slot: u8,
+    },
+    /// Drops the slot's slice.
+    Uncut {
+        slot: u8,
+    },
+    Claim {
+        now: u64,
+        n: u32,
+        wait: u64,
+        slot: u8,
+    },
+    /// Releases the slot's lease.
+    End {
+        slot: u8,
+    },
+    Sweep {
+        now: u64,
+    },
+    /// A take by another key, which may push the first one out.
+    Other {
+        now: u64,
+        n: u32,
+        key: u8,
+    },
+}
+
+impl Op {
+    pub(crate) fn now(&self) -> Option<u64> {
+        match *self {
+            Self::Take { now, .. }
+            | Self::Planned { now, .. }
+            | Self::Peek { now, .. }
+            | Self::Available { now }
+            | Self::Idle { now }
+            | Self::Retry { now, .. }
+            | Self::Refund { now, .. }
+            | Self::Rollback { now, .. }
+            | Self::Force { now, .. }
+            | Self::Reserve { now, .. }
+            | Self::Cancel { now, .. }
+            | Self::Adjust { now, .. }
+            | Self::Cut { now, .. }
+            | Self::Draw { now, .. }
+            | Self::Claim { now, .. }
+            | Self::Sweep { now }
+            | Self::Other { now, .. } => Some(now),
+            Self::Release { .. } | Self::SetLimit { .. } | Self::Uncut { .. } | Self::End { .. } => None,
+        }
+    }
+}
+
+impl Op {
+    /// The same at another time.
+    pub(crate) fn at(&self, change: impl FnOnce(u64) -> u64) -> Self {
+        let mut op = *self;
+        match &mut op {
+            Self::Take { now, .. }
+            | Self::Planned { now, .. }
+            | Self::Peek { now, .. }
+            | Self::Available { now }
+            | Self::Idle { now }
+            | Self::Retry { now, .. }
+            | Self::Refund { now, .. }
+            | Self::Rollback { now, .. }
+            | Self::Force { now, .. }
+            | Self::Reserve { now, .. }
+            | Self::Cancel { now, .. }
+            | Self::Adjust { now, .. }
+            | Self::Cut { now, .. }
+            | Self::Draw { now, .. }
+            | Self::Claim { now, .. }
+            | Self::Sweep { now }
+            | Self::Other { now, .. } => *now = change(*now),
+            Self::Release { .. } | Self::SetLimit { .. } | Self::Uncut { .. } | Self::End { .. } => {}
+        }
+        op
+    }
+}
+
+/// What kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Take,
+    Planned,
+    Look,
+    Refund,
+    Release,
+    Rollback,
+    Force,
+    Reserve,
+    Cancel,
+    Adjust,
+    SetLimit,
+    Cut,
+    Draw,
+    Uncut,
+    Claim,
+    End,
+    Sweep,
+    Other,
+}
+
+/// Some calls in a row, so many times over, that nothing comes between unless it is one call, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) ops: [Option<Op>; 3],
+    pub(crate) times: u32,
+    /// By how much later each time is than the one before.
+    pub(crate) step: u64,
+}
+
+impl Call {
+    pub(crate) fn one(op: Op) -> Self {
+        Self { ops: [Some(op), None, None], times: 1, step: 0 }
+    }
+
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.ops.iter().flatten()
+    }
+
+    /// All of it, over and over.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Op> {
+        (0..self.times).flat_map(|time| {
+            let later = u64::from(time) * self.step;
+            self.ops().map(move |op| op.at(|now| now + later))
+        })
+    }
+
+    /// The newest time in it.
+    pub(crate) fn newest(&self) -> u64 {
+        let last = self.ops().filter_map(Op::now).max().unwrap_or(0);
+        last + u64::from(self.times - 1) * self.step
+    }
+
+    /// The same with takes instead of those that are planned before.
+    pub(crate) fn at_once(&self) -> Self {
+        let at_once = |op| match op {
+            Op::Planned { now, n, slot } => Op::Take { now, n, slot },
+            other => other,
+        };
+        Self { ops: self.ops.map(|op| op.map(at_once)), ..*self }
+    }
+
+    pub(crate) fn is_one(&self) -> bool {
+        self.times == 1 && self.ops[1].is_none()
+    }
+}
+
+/// What came out of a call, or of several, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Permits that were granted.
+    pub(crate) granted: u64,
+    /// Permits that count as never taken, or that were released.
+    pub(crate) back: u64,
+    /// What was told: more is better.
+    pub(crate) told: u64,
+    /// Whether anything may have changed by it.
+    pub(crate) acted: bool,
+    /// Whether it may have been taken and given back: who is late may find the newer time.
+    pub(crate) rolled_back: bool,
+}
+
+impl Outcome {
+    pub(crate) const NOTHING: Self = Self { granted: 0, back: 0, told: 0, acted: false, rolled_back: false };
+
+    pub(crate) fn granted(n: u32) -> Self {
+        Self { granted: n.into(), acted: n > 0, ..Self::NOTHING }
+    }
+
+    pub(crate) fn back(n: u64) -> Self {
+        Self { back: n, acted: n > 0, ..Self::NOTHING }
+    }
+
+    pub(crate) fn told(told: u64) -> Self {
+        Self { told, ..Self::NOTHING }
+    }
+
+    pub(crate) fn and(self, next: Self) -> Self {
+        Self {
+            granted: self.granted + next.granted,
+            back: self.back + next.back,
+            told: next.told,
+            acted: self.acted || next.acted,
+            rolled_back: self.rolled_back || next.rolled_back,
+        }
+    }
+}
+
+pub(crate) fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+/// Which steps of a call did something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    first: u64,
+    more: Vec<u64>,
+    steps: usize,
+}
+
+impl Log {
+    pub(crate) const fn new() -> Self {
+        Self { first: 0, more: Vec::new(), steps: 0 }
+    }
+
+    pub(crate) fn push(&mut self, acted: bool) {
+        let (word, bit) = (self.steps / 64, self.steps % 64);
+        self.steps += 1;
+        if word == 0 {
+            self.first |= u64::from(acted) << bit;
+        } else {
+            if bit == 0 {
+                self.more.push(0);
+            }
+            self.more[word - 1] |= u64::from(acted) << bit;
+        }
+    }
+
+    pub(crate) fn has(&self, step: usize) -> bool {
+        let word = if step < 64 { self.first } else { self.more[step / 64 - 1] };
+        word >> (step % 64) & 1 == 1
+    }
+
+    pub(crate) fn has_all(&self) -> bool {
+        (0..self.steps).all(|step| self.has(step))
+    }
+}
