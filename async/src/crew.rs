@@ -1,20 +1,24 @@
-//! Those who can see to a queue's time, and which of them is in charge.
+//! The drivers of a queue's time, and which of them is in charge.
 //!
-//! There are two crews: of the timer, the queue itself and tasks that drive it; and of threads that wait. Each member but the queue itself is a node of its own, which lies in a pinned future or on a
-//! thread's stack, and is taken out before it goes: so members are told apart by where they lie, and one that leaves is known by that.
+//! A queue has two crews of drivers. Those of the timer are the queue itself and the tasks that drive
+//! it; those of the other crew are threads that wait. Every driver but the queue itself is a node, in
+//! a pinned future or on a thread's stack, and leaves the crew before it is dropped. The crew tells
+//! drivers apart by the addresses of their nodes, never by their wakers.
 //!
 //! ```text
 //!            tell                 comes
-//!   Open -----------> Told(m) -----------> Armed(m, at)
+//!   Open -----------> Told(d) -----------> Armed(d, at)
 //!    ^                   |                    |   |
-//!    +---- m leaves, or its waker panics -----+   | something is due before `at`, or `at` is long over: tell
+//!    +---- d leaves, or its waker panics -----+   | due before `at`, or `at` is long over: tell
 //!                                                 v
 //!                                               Told
 //! ```
 //!
-//! Invariant of a crew that is not empty, once the lines have been left: if anything is due ever, then a member that will come is armed for that instant or an earlier one, or a member
-//! that has not left has been told. `Crew::tell` establishes it, at the end of each stay in the lines; whatever breaks it afterwards (a member that leaves in whatever way, a waker or an alarm that panics)
-//! opens the charge, at the lines again, or leaves the mark `TIME` for the one who has them.
+//! Invariant of a crew with drivers, once the lock is free: if anything is ever due, then either a
+//! driver has its timer set for that instant or an earlier one, or a driver that has not left has
+//! been woken. `Crew::tell` establishes this at the end of each critical section. What breaks it
+//! later (a driver that leaves, a waker or an alarm that panics) opens the charge under the lock, or
+//! leaves the mark `TIME` for the holder of the lock.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -26,10 +30,10 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
-/// A member of a crew. Its fields belong to the one who has the lines, once it has been there.
+/// One driver. Once it has been registered, its fields belong to the holder of the lock.
 #[derive(Debug)]
 pub struct Driver {
-    /// To tell it by, until it has been told.
+    /// There until it has been woken.
     waker: Option<Waker>,
     before: Option<NonNull<Self>>,
     after: Option<NonNull<Self>>,
@@ -37,15 +41,15 @@ pub struct Driver {
     _pinned: PhantomPinned,
 }
 
-/// A member's place, in a future or on a stack.
+/// The place of a driver's node, in a future or on a stack.
 #[derive(Debug)]
 pub(crate) struct Berth {
-    /// Whether the member may have been at the lines: written by the one who has the place, before it goes there.
+    /// Whether the node may be registered. The owner of the place sets this before it registers.
     has_come: bool,
     driver: UnsafeCell<Driver>,
 }
 
-// SAFETY: the member belongs to the one who has the lines, which threads share under a lock; the rest is plain.
+// SAFETY: the node belongs to the holder of the lock, which threads share; the rest is plain data.
 unsafe impl Send for Berth {}
 
 // SAFETY: a shared reference leads to nothing.
@@ -58,7 +62,7 @@ impl Berth {
         Self { has_come: false, driver: UnsafeCell::new(driver) }
     }
 
-    /// The member, which goes to the lines from now on.
+    /// The node, which may be registered from now on.
     pub(crate) const fn coming(&mut self) -> NonNull<Driver> {
         self.has_come = true;
         self.member()
@@ -69,7 +73,7 @@ impl Berth {
         unsafe { NonNull::new_unchecked(self.driver.get()) }
     }
 
-    /// The member, if it may be at the lines, and is to leave them.
+    /// The node, if it may be registered and has to leave.
     pub(crate) const fn leaving(&mut self) -> Option<NonNull<Driver>> {
         if mem::replace(&mut self.has_come, false) { Some(self.member()) } else { None }
     }
@@ -82,29 +86,30 @@ type Member = Option<NonNull<Driver>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Charge {
     Open,
-    /// A member has been told that the time has changed, and has not come yet.
+    /// The driver has been woken, and has not come yet.
     Told(Member),
-    /// A member has come, and comes again at this instant: its timer is set, or is about to be, by one who opens the charge if that unwinds.
+    /// The driver comes again at this instant: its timer is set, or is about to be, and the charge is
+    /// opened if that unwinds.
     Armed(Member, Timestamp),
 }
 
 /// An alarm that is later than this is taken for lost: its timer has ended, say, or the waker of its task has panicked.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// Those who can see to the time in one way.
+/// The drivers of one kind.
 #[derive(Debug)]
 pub(crate) struct Crew {
-    /// The queue's own waker: it is preferred, as it always comes.
+    /// The queue's own waker. It has precedence over tasks.
     attendant: Option<Waker>,
     first: Option<NonNull<Driver>>,
     last: Option<NonNull<Driver>>,
     charge: Charge,
 }
 
-// SAFETY: members are handed from thread to thread with the lines, under their lock; wakers can be sent.
+// SAFETY: nodes pass from thread to thread under the lock; wakers can be sent.
 unsafe impl Send for Crew {}
 
-/// Who is to be told, by this waker.
+/// Which driver to wake, by this waker.
 pub(crate) enum Told {
     Attendant(Waker),
     Driver(Waker),
@@ -117,18 +122,18 @@ impl Crew {
         self.attendant.is_some()
     }
 
-    /// Has the queue itself see to the time, by this waker.
+    /// Makes the queue itself the preferred driver, by this waker.
     pub(crate) fn attend(&mut self, waker: Waker) -> Option<Waker> {
         self.open();
         self.attendant.replace(waker)
     }
 
-    /// Nobody is known to be armed.
+    /// No driver is known to be armed.
     pub(crate) fn open(&mut self) {
         self.charge = Charge::Open;
     }
 
-    /// Whether a member may take charge without taking it from another one.
+    /// Whether a driver may take charge without taking it from another one.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_open_to(&self, member: NonNull<Driver>) -> bool {
         match self.charge {
@@ -137,18 +142,18 @@ impl Crew {
         }
     }
 
-    /// The queue itself, or a member, is about to arm for `due`.
+    /// The driver is about to set its timer for `due`.
     pub(crate) fn take_charge(&mut self, member: Member, due: Timestamp) {
         self.charge = Charge::Armed(member, due);
     }
 
-    /// A member is here, and is to be told by another waker from now on. The one before stays in `waker`.
+    /// Registers a driver, or replaces its waker. The previous one is left in `waker`.
     ///
     /// # Safety
     ///
-    /// The member is in this crew or in none, and stays where it is until it has left.
+    /// The node is in this crew or in none, and is neither moved nor dropped before it has left.
     pub(crate) unsafe fn come(&mut self, member: NonNull<Driver>, waker: &mut Option<Waker>) {
-        // SAFETY: the member is ours, as the lines are; its neighbour is linked.
+        // SAFETY: the node is the caller's, under the lock; its neighbour is linked.
         unsafe {
             let new = member.as_ptr();
             mem::swap(&mut (*new).waker, waker);
@@ -164,13 +169,13 @@ impl Crew {
         }
     }
 
-    /// A member goes: if it was in charge, another one is to be told. Returns its waker, and whether it was.
+    /// Removes a driver. Returns its waker, and whether it was in charge.
     ///
     /// # Safety
     ///
-    /// The member is in this crew or in none. Afterwards it is in none.
+    /// The node is in this crew or in none. Afterwards it is in none.
     pub(crate) unsafe fn leave(&mut self, member: NonNull<Driver>) -> (Option<Waker>, bool) {
-        // SAFETY: the member is ours, as the lines are; its neighbours are linked.
+        // SAFETY: the node is the caller's, under the lock; its neighbours are linked.
         unsafe {
             let old = member.as_ptr();
             if mem::replace(&mut (*old).is_linked, false) {
@@ -195,7 +200,8 @@ impl Crew {
         }
     }
 
-    /// Tells a member, if something is `due` ever, and none has been told, and none is armed for that; or its alarm should have come long before `now`.
+    /// Chooses a driver to wake if none is armed for `due`, and none has been woken. An alarm that
+    /// should have come long before `now` counts as none.
     pub(crate) fn tell(&mut self, due: Timestamp, now: Timestamp) -> Option<Told> {
         if due == Timestamp::MAX {
             return None;
@@ -213,18 +219,18 @@ impl Crew {
         self.tell_one(in_charge, None).map(Told::Driver)
     }
 
-    /// `member` could not arm: another one is told, if there is any, which is not the queue itself.
+    /// Chooses another driver than the queue itself and `member`, which could not set its timer.
     pub(crate) fn pass_on(&mut self, member: Member) -> Option<Waker> {
         self.open();
         self.tell_one(None, member)
     }
 
-    /// Tells `first`, or else the first one that can be told, but not `but`.
+    /// Chooses `first`, or else the first one that has a waker, but not `but`.
     fn tell_one(&mut self, first: Member, but: Member) -> Option<Waker> {
         let mut next = self.first;
         let others = core::iter::from_fn(|| {
             let member = next?;
-            // SAFETY: linked members are valid, and belong to the one who has the lines.
+            // SAFETY: linked nodes are valid, and belong to the holder of the lock.
             next = unsafe { (*member.as_ptr()).after };
             Some(member)
         });
@@ -238,7 +244,7 @@ impl Crew {
         })
     }
 
-    /// The waker of a member that can be told, whether or not anything is due.
+    /// The waker of any driver that has one, whether or not anything is due.
     pub(crate) fn next_waker(&mut self) -> Option<Waker> {
         let charge = self.charge;
         let waker = self.tell_one(None, None);

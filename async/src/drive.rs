@@ -108,7 +108,7 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
             if !look.drives {
                 if has_armed {
-                    // In place of the queue itself, which has come meanwhile.
+                    // The queue has begun to attend to itself meanwhile: the timer is to be its own.
                     self.rearm(wakes);
                 }
                 break;
@@ -122,7 +122,7 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 }
 
-/// One who is in charge, and could not arm the timer: another one is told.
+/// A driver that could not set its timer: another one is woken in its place.
 struct Unarmed<'h, S: Source, C: Timer, R: RawLock, H, const B: usize> {
     hall: &'h Hall<S, C, R, H, B>,
     caller: Caller<'h>,

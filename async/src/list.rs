@@ -195,8 +195,9 @@ impl<K> Node<K> {
 
 /// The place of a wait in its future: of a node, once that has been to the lines.
 ///
-/// Whether the node is in a line, it says itself, by its state; the place knows only whether there is a node to ask. It learns of that before the node goes to the lines, so that whatever unwinds
-/// there, whoever drops the future asks the node.
+/// The state of the node says whether it is in a line. The place knows only whether there is a node,
+/// and notes that before the node can enter a line: whatever unwinds there, the drop of the future
+/// reads the state.
 pub(crate) struct Slot<K> {
     /// Whether the node has been filled; else only its wish is there.
     is_filled: bool,

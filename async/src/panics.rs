@@ -1,4 +1,5 @@
-//! Panics of other people's code: wakers, clocks, limiters, timers. With `std` they are caught where a second one would end the process, or where work would be left undone.
+//! Panics of wakers, clocks, limiters and timers. With `std` they are caught where a second one would
+//! end the process, or where work would be left undone.
 
 #[cfg(feature = "std")]
 mod caught {

@@ -5,8 +5,8 @@ use core::task::Waker;
 
 use crate::panics::Panic;
 
-/// Wakers to be run once the lines have been left, in their order: first those of waits, then those of drivers. A waker that panics keeps none of the others asleep: its panic
-/// goes on by `resume`, after all have run.
+/// Wakers to be run once the lock is free, in their order: those of waits, then those of drivers. All
+/// of them run, also if one panics; `resume` lets the first panic go on afterwards.
 ///
 /// Places `first` to `after` are filled; nothing is done for the others.
 pub(crate) struct Wakes {

@@ -1,7 +1,9 @@
 //! Seeing to it that what is due is granted in time.
 //!
-//! The queue itself does, woken by its timer; or a task that drives it; or whoever calls `advance`. A thread that waits does so besides, whether or not one of the others is there: it sleeps until what is due
-//! next, so that it depends on no timer that cannot run while it sleeps, or any more. How one of several is chosen, and what happens when it leaves, [`Crew`] says; here is what they do.
+//! The queue itself sees to it, woken by its timer; or a task that drives it; or any call of
+//! `advance`. A thread that waits does so as well, whether or not another driver is there: it sleeps
+//! until the next instant at which something is due, so that it needs no timer that cannot run while
+//! the thread sleeps. `crew.rs` chooses the driver in charge; this file is what a driver does.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -40,7 +42,7 @@ pub enum Next {
 /// Who asks when the agenda goes on.
 #[derive(Clone, Copy)]
 pub(crate) enum Caller<'w> {
-    /// One who does not come again.
+    /// A caller that does not come again.
     Passer,
     /// The queue itself.
     Attendant,
@@ -51,7 +53,7 @@ pub(crate) enum Caller<'w> {
     Sleeper(NonNull<Driver>, &'w Waker),
 }
 
-/// A member of one of the crews.
+/// A driver of one of the crews.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Timed(NonNull<Driver>),
@@ -70,11 +72,12 @@ pub(crate) struct Look {
 }
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept in `wakes`. `None` to the queue itself if the lines are held: the one who has them tells it again.
+    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept in
+    /// `wakes`. Returns `None` to the queue itself if the lock is held: its holder wakes it again.
     ///
     /// # Safety
     ///
-    /// A member stays where it is until it has left.
+    /// A driver's node is neither moved nor dropped before it has left.
     pub(crate) unsafe fn next(&self, caller: Caller<'_>, wakes: &mut Wakes) -> Option<Look> {
         if matches!(caller, Caller::Passer) && self.gate.load(Relaxed) & !CLOSED == 0 {
             return Some(Look { next: Next::Idle, drives: false, turn: 0 });
@@ -129,13 +132,14 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         drop(old);
     }
 
-    /// Has the timer armed anew, by the one in charge.
+    /// Has the driver in charge set its timer anew.
     pub(crate) fn rearm(&self, wakes: &mut Wakes) {
         self.marks.leave(TIME);
         self.wake_and_grant(wakes);
     }
 
-    /// One who was in charge could not arm its timer: another one is told, or else whoever comes next tells it again.
+    /// Wakes another driver in the place of one that could not set its timer. If there is none, the
+    /// next call wakes that one again.
     pub(crate) fn disarm(&self, caller: Caller<'_>) {
         let member = match caller {
             Caller::Driver(member, _) => Some(member),
@@ -155,11 +159,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         quietly(|| self.wake_and_grant(&mut wakes));
     }
 
-    /// A member leaves, and another one is told, if it was in charge.
+    /// Removes a driver, and wakes another one if it was in charge.
     ///
     /// # Safety
     ///
-    /// It is in no other crew than the one of its place.
+    /// The node is in no other crew than the one of its place.
     pub(crate) unsafe fn leave(&self, place: Place) {
         unless_unwinding(|| {
             let stays = Stays;
@@ -201,7 +205,7 @@ impl Caller<'_> {
 }
 
 impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
-    /// One who may see to the time is here. Whether it takes charge.
+    /// Registers the caller. Returns whether it takes charge.
     ///
     /// # Safety
     ///
@@ -224,7 +228,7 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         }
     }
 
-    /// One who may see to the time does, from now on. Whether it arms the timer.
+    /// Puts the caller in charge. Returns whether it sets the timer.
     fn take_charge(&mut self, caller: Caller<'_>) -> bool {
         let due = self.due();
         match caller {
