@@ -133,13 +133,15 @@ impl Crew {
         self.charge = Charge::Open;
     }
 
+    /// Whether this driver is in charge: it has been woken for that, or its timer is set.
+    pub(crate) fn is_in_charge(&self, member: NonNull<Driver>) -> bool {
+        matches!(self.charge, Charge::Told(Some(one)) | Charge::Armed(Some(one), _) if one == member)
+    }
+
     /// Whether a driver may take charge without taking it from another one.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_open_to(&self, member: NonNull<Driver>) -> bool {
-        match self.charge {
-            Charge::Open => true,
-            Charge::Told(other) | Charge::Armed(other, _) => other == Some(member),
-        }
+        self.charge == Charge::Open || self.is_in_charge(member)
     }
 
     /// The driver is about to set its timer for `due`.
@@ -189,10 +191,7 @@ impl Crew {
                     None => self.last = before,
                 }
             }
-            let was_in_charge = matches!(
-                self.charge,
-                Charge::Told(Some(one)) | Charge::Armed(Some(one), _) if one == member
-            );
+            let was_in_charge = self.is_in_charge(member);
             if was_in_charge {
                 self.open();
             }

@@ -50,7 +50,7 @@ use crate::list::{Bin, Node, State, Wish};
 use crate::lock::RawLock;
 use crate::marks::Marks;
 use crate::options::Options;
-use crate::panics::{quietly, unless_unwinding};
+use crate::panics::{Panic, quietly, unless_unwinding};
 use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
@@ -269,6 +269,18 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S
     }
 }
 
+/// Grants what has become free in some bins, where a limiter has panicked in giving back. It may have
+/// given back by then.
+struct GrantBins<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'h Hall<S, C, R, H, B>, usize);
+
+impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantBins<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        let Self(hall, bins) = *self;
+        hall.marks.leave(bins);
+        drop(GrantAll(hall));
+    }
+}
+
 /// Permits that are to be handed over, and are released if a clock or a limiter panics meanwhile.
 struct Unreleased<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
     hall: &'h Hall<S, C, R, H, B>,
@@ -358,12 +370,42 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         granted.is_some()
     }
 
-    /// Has those who wait for a key granted what may have become free. `watched` is what its limiter says of whether anybody does.
+    /// Gives back by `give`, and has the waits of a key granted what has become free. `give` returns what the
+    /// limiter says of whether any wait.
     #[inline]
-    pub(crate) fn released(&self, key: S::Key, watched: Option<bool>) {
+    pub(crate) fn give_back<T>(&self, key: S::Key, give: impl FnOnce(&S) -> (T, Option<bool>)) -> T {
+        let panicking = GrantBins(self, Self::bit(key));
+        let (outcome, watched) = give(&self.source);
+        mem::forget(panicking);
         if watched != Some(false) {
             self.grant(key, watched.is_some());
         }
+        outcome
+    }
+
+    /// Takes of a key's limiter outside of the lines. One of several parts may have taken of some and then
+    /// have given back, in a denial or a panic: a wait that asked meanwhile, and found too few, is granted.
+    #[inline(always)]
+    pub(crate) fn take<T>(&self, key: S::Key, take: impl FnOnce() -> Result<T, Denied>) -> Result<T, Denied> {
+        let panicking = GrantBins(self, Self::bit(key));
+        let taken = take();
+        mem::forget(panicking);
+        if taken.is_err() && self.source.at(key).composed().is_some() {
+            self.grant(key, false);
+        }
+        taken
+    }
+
+    /// Changes limiters, and then has all lines gone through.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&S) -> T) -> T {
+        let panicking = GrantBins(self, usize::MAX >> (usize::BITS as usize - B));
+        let outcome = change(&self.source);
+        mem::forget(panicking);
+        self.with(|inner, wakes| {
+            self.marks.leave(inner.occupied & !DRAINED);
+            self.drain(inner, wakes, None);
+        });
+        outcome
     }
 
     /// Releases permits, to those who wait first of all.
@@ -373,7 +415,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         H: Hook,
     {
         if !(self.is_waited_for(key) && self.hand_over(key, n)) {
-            self.released(key, self.source.release_watched(key, n));
+            self.give_back(key, |source| ((), source.release_watched(key, n)));
         }
     }
 
@@ -451,9 +493,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let mut wakes = Wakes::new();
         unless_unwinding(|| {
             let panicking = GrantAll(self);
-            if !self.try_grant(Some(key), &mut wakes) {
-                self.marks.leave(bin);
+            // Left if the lock is held, or a clock or a limiter panics.
+            let mut mark = self.marks.unless_forgotten(bin);
+            if self.try_grant(Some(key), &mut wakes) {
+                mark.bits = 0;
             }
+            drop(mark);
             self.wake_and_grant(&mut wakes);
             mem::forget(panicking);
         });
@@ -482,25 +527,28 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     pub(crate) fn close(&self) {
-        let mut wakes = Wakes::new();
-        self.with_wakes(&mut wakes, |inner, wakes| {
-            inner.closed = true;
-            self.gate.fetch_or(CLOSED, Relaxed);
-            self.drain(inner, wakes, None);
+        let (mut wakes, mut panic) = (Wakes::new(), Panic::NONE);
+        panic.keep(|| {
+            self.with_wakes(&mut wakes, |inner, wakes| {
+                inner.closed = true;
+                self.gate.fetch_or(CLOSED, Relaxed);
+                self.drain(inner, wakes, None);
+            });
         });
-        // All drivers come to their end.
-        let tell_drivers = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
-            while !wakes.is_full() {
-                let waker = inner.timed.next_waker();
-                if waker.is_none() {
-                    return true;
+        // All drivers come to their end, also if a clock or a limiter has panicked.
+        let mut are_told = false;
+        while !are_told {
+            let tell_drivers = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
+                while !wakes.is_full() && !are_told {
+                    let waker = inner.timed.next_waker();
+                    are_told = waker.is_none();
+                    wakes.push(waker);
                 }
-                wakes.push(waker);
-            }
-            false
-        };
-        while !self.with_wakes(&mut wakes, tell_drivers) {}
+            };
+            panic.keep(|| self.with_wakes(&mut wakes, tell_drivers));
+        }
         wakes.resume();
+        panic.resume();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -511,14 +559,6 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     #[inline]
     pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
         self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
-    }
-
-    /// Has all lines gone through.
-    pub(crate) fn grant_all(&self) {
-        self.with(|inner, wakes| {
-            self.marks.leave(inner.occupied & !DRAINED);
-            self.drain(inner, wakes, None);
-        });
     }
 
     /// Leaves a mark that something was released, for whoever comes to the lines next.
@@ -546,12 +586,14 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let mut wakes = Wakes::new();
+        let panicking = GrantBins(self, Self::bit(key));
         let taken = self.lock.try_lock(|| {
             self.at_lines(&mut wakes, |inner, _| {
                 let free = inner.bins[S::bin(key, B)].head(key).is_none();
                 free.then(|| self.source.at(key).take_at(now, n))
             })
         });
+        mem::forget(panicking);
         // To be given back if a waker panics before it is anybody's.
         let taken = taken.flatten().map(|taken| {
             taken.map(|receipt| Taken { hall: self, key, grant: Some((n, receipt)), at: now, node: 0 })

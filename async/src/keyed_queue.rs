@@ -164,9 +164,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// assert_eq!(queue.change(|table| table.limits()[0].set_limit(5)), Ok(2));
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
-        let outcome = change(&self.hall.source.0);
-        self.hall.grant_all();
-        outcome
+        self.hall.change(|source| change(&source.0))
     }
 }
 
@@ -286,7 +284,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
             return Err(Denied::Refused { now, permits: n });
         }
         if hall.options.order == Order::NewestFirst || !hall.is_waited_for(self.address) {
-            return self.limiter().take_at(now, n);
+            return hall.take(self.address, || self.limiter().take_at(now, n));
         }
         hall.take_past_others(self.address, now, n).unwrap_or(Err(Denied::Exhausted { now, permits: n }))
     }
@@ -301,9 +299,8 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
 
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let refunded = self.limiter().refund_at(now, n, receipt);
-        self.queue.hall.released(self.address, None);
-        refunded
+        let key = self.address;
+        self.queue.hall.give_back(key, |source| (source.at(key).refund_at(now, n, receipt), None))
     }
 
     /// Releases, and has those who wait granted.

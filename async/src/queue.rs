@@ -1,5 +1,4 @@
 use core::fmt;
-use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
@@ -244,11 +243,10 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn release_later<P: Deref<Target = Self>>(lease: Lease<P>) {
-        // Not released once more, if that panics.
-        let lease = ManuallyDrop::new(lease);
-        lease.limiter().hall.source.0.release(lease.permits());
-        lease.limiter().hall.mark(());
-        ManuallyDrop::into_inner(lease).forget();
+        let lease = ReleasedLater(Some(lease));
+        if let Some(lease) = &lease.0 {
+            lease.limiter().hall.source.0.release(lease.permits());
+        }
     }
 
     /// Waits until every lease has come back, of those that are [held](QueueLimiter::held) until they are released: at once of a limiter that gets its permits back by time. For a graceful end,
@@ -293,9 +291,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert_eq!(queue.change(|limit| limit.set_limit(5)), Ok(2));
     /// ```
     pub fn change<T>(&self, change: impl FnOnce(&L) -> T) -> T {
-        let outcome = change(&self.hall.source.0);
-        self.hall.grant_all();
-        outcome
+        self.hall.change(|source| change(&source.0))
     }
 
     /// Whether a newcomer may ask the limiter.
@@ -324,6 +320,32 @@ unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, 
     fn key(&self) {}
 }
 
+/// A lease whose permits have been released past the queue, or whose limiter has panicked in that. It is not
+/// released again, and whoever comes to the queue next grants.
+struct ReleasedLater<L, C, R, H, P>(Option<Lease<P>>)
+where
+    L: QueueLimiter,
+    C: Clock,
+    R: RawLock,
+    H: Hook,
+    P: Deref<Target = Queue<L, C, R, H>>;
+
+impl<L, C, R, H, P> Drop for ReleasedLater<L, C, R, H, P>
+where
+    L: QueueLimiter,
+    C: Clock,
+    R: RawLock,
+    H: Hook,
+    P: Deref<Target = Queue<L, C, R, H>>,
+{
+    fn drop(&mut self) {
+        if let Some(lease) = self.0.take() {
+            lease.limiter().hall.mark(());
+            lease.forget();
+        }
+    }
+}
+
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
     fn id(&self) -> Option<LimiterId> {
         LimiterId::of(self)
@@ -333,7 +355,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.pass(now, n)?;
-        self.hall.source.0.take_at(now, n)
+        self.hall.take((), || self.hall.source.0.take_at(now, n))
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
@@ -344,9 +366,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
 
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let refunded = self.hall.source.0.refund_at(now, n, receipt);
-        self.hall.released((), None);
-        refunded
+        self.hall.give_back((), |source| (source.0.refund_at(now, n, receipt), None))
     }
 
     /// Releases, and has those who wait granted.

@@ -144,25 +144,21 @@ fn drive_all(kinds: &[&str]) {
 }
 
 #[test]
-#[ignore = "finds defects that are still open: see its output"]
 fn queues_around_permits() {
     drive_all(&["permits", "permits-by-key"]);
 }
 
 #[test]
-#[ignore = "finds defects that are still open: see its output"]
 fn queues_around_rates() {
     drive_all(&["bucket", "window"]);
 }
 
 #[test]
-#[ignore = "finds defects that are still open: see its output"]
 fn queues_around_permits_and_rates() {
     drive_all(&["bucket-and-permits", "permits-and-window"]);
 }
 
 #[test]
-#[ignore = "finds defects that are still open: see its output"]
 fn queues_around_several_rates() {
     drive_all(&["two-buckets", "rates-by-key"]);
 }

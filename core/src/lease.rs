@@ -161,11 +161,13 @@ where
             return Err(TooFewHeld { held: self.permits });
         };
         let receipted = n.min(self.receipted);
-        self.permits = rest;
-        self.receipted -= receipted;
+        // If a limiter panics in the first call, the lease still holds what is for the second one.
+        self.permits = rest + receipted;
         if n > receipted {
             self.limiter.release(n - receipted);
         }
+        self.permits = rest;
+        self.receipted -= receipted;
         let refunded = match receipted {
             0 => 0,
             _ => self.limiter.refund_at(now, receipted, &mut self.receipt),

@@ -48,7 +48,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             && wish.deadline == Timestamp::MAX
             && inner.counts.waiters < max_waiters
             && Bin::room(head) + wish.room() <= max_permits;
-        if is_plain && let Some(waker) = waker.take() {
+        if is_plain {
             // SAFETY: the same.
             unsafe { self.enter(inner, node, head, waker) };
         }
@@ -76,13 +76,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             let step = self.with(|inner, wakes| {
                 let mut ask = Ask::ON_RELEASE;
                 let step = self.admit(inner, wakes, key, wish, &mut ask);
-                if let Step::Wait = step
-                    && let Some(waker) = waker.take()
-                {
+                if let Step::Wait = step {
                     let head = inner.bins[S::bin(key, B)].head(key);
                     // SAFETY: the same.
                     unsafe {
-                        self.enter(inner, node, head, waker);
+                        self.enter(inner, node, head, &mut waker);
                         (*node.as_ptr()).ask = ask;
                         inner.schedule(node);
                         if let Some(head) = head {
@@ -93,7 +91,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 step
             });
             match step {
-                Step::Settled(outcome) => return Some(outcome.map(Taken::keep)),
+                Step::Settled(outcome) => {
+                    // Its drop may panic: what was taken is given back then.
+                    drop(waker.take());
+                    return Some(outcome.map(Taken::keep));
+                }
                 Step::Wait => return None,
                 Step::Again => {}
             }
@@ -121,7 +123,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let head = inner.bins[bin].head(key);
         let mut is_refused = false;
         if self.options.order == Order::NewestFirst || head.is_none() {
-            match take(min, max, || limiter.available_at(now), |n| limiter.take_at(now, n)) {
+            // Left if the limiter panics: it may have taken, and given back.
+            let mut mark = self.marks.unless_forgotten(Self::bit(key));
+            let taken = take(min, max, || limiter.available_at(now), |n| limiter.take_at(now, n));
+            mark.bits = 0;
+            match taken {
                 // To be given back if a waker panics before it is anybody's.
                 Ok(grant) => {
                     return Step::Settled(Ok(Taken {
@@ -201,7 +207,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Puts a node into the line of `head`.
+    /// Puts a node into the line of `head`, and takes its waker. If the clock panics, the waker stays where it
+    /// is, to be dropped outside of the lock.
     ///
     /// # Safety
     ///
@@ -212,7 +219,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         inner: &mut Inner<S::Key, B>,
         node: NonNull<Node<S::Key>>,
         head: Option<NonNull<Node<S::Key>>>,
-        waker: Waker,
+        waker: &mut Option<Waker>,
     ) where
         H: Hook,
     {
@@ -224,6 +231,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             if H::TIMES {
                 (*node.as_ptr()).since = self.clock.now();
             }
+            let Some(waker) = waker.take() else { return };
             inner.bins[bin].enter(node, head, end, waker);
             inner.occupied |= 1 << bin;
             inner.counts.waiters += 1;

@@ -217,7 +217,8 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
             // SAFETY: as the caller says.
             Caller::Driver(member, _) => unsafe {
                 self.timed.come(member, waker);
-                !self.timed.is_attended()
+                // Beside the queue itself only if that could not set its timer.
+                !self.timed.is_attended() || self.timed.is_in_charge(member)
             },
             #[cfg(all(feature = "std", not(loom)))]
             // SAFETY: as the caller says.

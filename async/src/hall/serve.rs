@@ -138,7 +138,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             // SAFETY: the same.
             let Wish { deadline, .. } = unsafe { (*head.as_ptr()).wish };
             let taken =
-                if wakes.is_full() || deadline < at { None } else { Some(self.take(inner, head, at)) };
+                if wakes.is_full() || deadline < at { None } else { Some(self.take_for(inner, head, at)) };
             let settled = match taken {
                 Some(Ok(grant)) => {
                     inner.counts.granted = inner.counts.granted.wrapping_add(1);
@@ -174,7 +174,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     /// Takes for a head.
-    fn take(
+    fn take_for(
         &self,
         inner: &mut Inner<S::Key, B>,
         head: NonNull<Node<S::Key>>,
@@ -189,7 +189,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let mut notes = Receipts::NONE;
         let noted = |n| self.source.take_noted(*key, at, n, &mut notes);
         let grant = take(*min, *max, || limiter.available_at(at), noted)?;
-        inner.noted = (head.addr().get(), notes);
+        if grant.0 > 0 {
+            inner.noted = (head.addr().get(), notes);
+        }
         Ok(grant)
     }
 

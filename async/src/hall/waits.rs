@@ -101,7 +101,8 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
             return None;
         }
         let (limiter, now) = (self.source.at(key), self.clock.now());
-        take(wish.min, wish.max, || limiter.available_at(now), |n| limiter.take_at(now, n)).ok()
+        let available = || limiter.available_at(now);
+        take(wish.min, wish.max, available, |n| self.take(key, || limiter.take_at(now, n))).ok()
     }
 
     unsafe fn enqueue(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> Option<Result<Grant, Rejected>> {
@@ -335,8 +336,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B
         let mut refund = Refund { taken: self, notes: Receipts::NONE };
         let Taken { hall, node, .. } = *refund.taken;
         if S::NOTES && node != 0 {
-            refund.notes =
-                hall.with(|inner, _| if inner.noted.0 == node { inner.noted.1 } else { Receipts::NONE });
+            // Nothing is granted before the refund: that would change what the notes are of.
+            refund.notes = hall.lock.lock(|| {
+                // SAFETY: under the lock.
+                let (noted, notes) = unsafe { (*hall.inner.get()).noted };
+                if noted == node { notes } else { Receipts::NONE }
+            });
         }
         // If the clock panics, as of when it was taken.
         let now = hall.clock.now();
@@ -356,12 +361,17 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Refund<'_, '_,
         let Taken { hall, key, grant, at, .. } = &mut *self.taken;
         if let Some((permits, mut receipt)) = grant.take() {
             unless_unwinding(|| {
-                if S::NOTES {
-                    hall.source.refund_noted(*key, *at, permits, &mut receipt, &notes);
-                } else {
-                    hall.source.at(*key).refund_at(*at, permits, &mut receipt);
+                hall.give_back(*key, |source| {
+                    if S::NOTES {
+                        source.refund_noted(*key, *at, permits, &mut receipt, &notes);
+                    } else {
+                        source.at(*key).refund_at(*at, permits, &mut receipt);
+                    }
+                    ((), None)
+                });
+                if S::NOTES && hall.marks.are_left::<R>() {
+                    hall.grant_marked();
                 }
-                hall.released(*key, None);
             });
         }
     }

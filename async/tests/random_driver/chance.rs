@@ -174,6 +174,9 @@ pub(crate) fn strike(site: Site) {
             chance.site.set(None);
         }
         chance.struck.set(chance.struck.get() | site.bit());
+        if std::env::var_os("PORTCULLIS_RANDOM").is_some() {
+            eprintln!("{site:?} panics");
+        }
         resume_unwind(Box::new(Injected));
     });
 }

@@ -375,7 +375,8 @@ impl<S: Subject> World<S> {
         self.takes.set(self.subject.takes());
         self.advanced.set(None);
         self.released.set(false);
-        self.gave_back.set(false);
+        // What was released later is seen in this step, or in one after it.
+        self.gave_back.set(self.later.get() > 0);
     }
 
     /// What has to hold after a step.
@@ -936,7 +937,7 @@ impl<S: Subject> World<S> {
         self.note("drop: wait, woken", id, u64::from(wait.is_woken()), 0);
         let was_waiting = wait.phase == Phase::Waiting;
         self.gave_back.set(self.gave_back.get() || wait.is_woken());
-        let refunded: Vec<_> = self.refunds();
+        let (refunded, takes) = (self.subject.refunded(), self.subject.takes());
         let told = Told::len();
         let dropped = call(|| drop(future));
         let hooked = Told::since(told);
@@ -950,7 +951,7 @@ impl<S: Subject> World<S> {
                     self.tally(|tally| tally.entered += 1);
                 }
                 self.finish(&wait, outcome);
-                self.all_given_back(&wait, outcome, &refunded);
+                self.all_given_back(&wait, outcome, takes, &refunded);
             }
             None if dropped.is_none() => self.tally(|tally| tally.unsure += 1),
             None if wait.phase == Phase::Fresh => {}
@@ -959,18 +960,14 @@ impl<S: Subject> World<S> {
         self.bury(wait);
     }
 
-    fn refunds(&self) -> Vec<u64> {
-        self.subject.refunded()
-    }
-
     /// What was granted to one that is dropped at once, before anything else was taken, is worth
     /// all that it was.
-    fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: Outcome, before: &[u64]) {
+    fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: Outcome, taken: u64, before: &[u64]) {
         let Some((takes, at)) = wait.sole else { return };
         if outcome != Outcome::Granted
             || chance::has_meddled()
             || chance::has_struck()
-            || takes != self.takes.get()
+            || takes != taken
             || at != self.time()
             || !drives("refunds")
         {
@@ -1522,8 +1519,16 @@ impl<S: Subject> World<S> {
                         && other.end < started
                 }),
             };
+            // Of two that entered during each other's poll, either may be the head.
+            let has_rival = waits.iter().any(|other| {
+                other.id != wait.id
+                    && other.key == wait.key
+                    && other.start <= wait.end
+                    && wait.start <= other.end
+            });
             let in_time = wait.predicted.is_some_and(|predicted| {
-                self.config.settings.order == Order::OldestFirst
+                !has_rival
+                    && self.config.settings.order == Order::OldestFirst
                     && wait.until.is_some_and(|until| predicted <= until)
                     && predicted + slack >= now
                     && now == newest
@@ -1628,7 +1633,8 @@ impl<S: Subject> World<S> {
                 }
             }
             let mut free = !heads.is_empty();
-            let mut foreseen = advanced.is_none();
+            // Of several, any may be the head.
+            let mut foreseen = false;
             let mut line = 0;
             for &place in &heads {
                 let mut waits = self.waits.borrow_mut();
@@ -1636,7 +1642,8 @@ impl<S: Subject> World<S> {
                 let at = self.subject.free_at(key, now, wait.min);
                 if at == Some(now) {
                     let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());
-                    foreseen &= predicted.is_some();
+                    // A clock that has gone back is before the instant at which it will be asked.
+                    foreseen |= predicted.is_some_and(|predicted| advanced.is_none() || predicted > now);
                     // Where the clock has gone back since it came in, it may be seen once more.
                     line = line.max(predicted.map_or(now, |predicted| predicted.max(now)));
                 } else {
