@@ -7,7 +7,9 @@ use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{AdjustableWindow, Carry, ChangeError, Denied, Limiter, Receipt, SlidingWindow, Word};
-use portcullis_loom::{at, explore, explore_within, join, on_both_widths, spawn, take, turn};
+use portcullis_loom::{
+    at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
+};
 
 on_both_widths!(
     what_is_kept_beside_takes_is_what_is_left,
@@ -80,7 +82,7 @@ fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
 }
 
 fn what_is_kept_beside_takes_is_what_is_left<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = window::<W>(2);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let b = spawn(&limit, |limit| take(limit, at(5), 2));
@@ -91,7 +93,7 @@ fn what_is_kept_beside_takes_is_what_is_left<W: Word>() {
 }
 
 fn a_take_after_a_change_is_judged_by_the_new_limit<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = window::<W>(2);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let b = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -106,7 +108,7 @@ fn a_take_after_a_change_is_judged_by_the_new_limit<W: Word>() {
 }
 
 fn a_change_beside_the_first_takes_of_a_window_loses_none_of_them<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = window::<W>(2);
         assert_eq!(take(&*limit, at(5), 2), 2);
         // Whether the window of 7 s has begun or not, the one that is on then ends at 9 s.
@@ -152,7 +154,7 @@ fn two_who_change_at_once_leave_the_settings_of_one<W: Word>() {
 }
 
 fn a_take_beside_two_changes_is_judged_by_settings_that_belong_together<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = window::<W>(1);
         // The first of its window, whose end depends on length and reciprocal.
         let taker = spawn(&limit, |limit| take(limit, at(20), 1));
@@ -232,7 +234,7 @@ fn two_late_changes_beside_a_newer_take_gain_nothing_at_its_time<W: Word>() {
 }
 
 fn a_late_change_beside_two_takes_counts_them_where_it_ends<W: Word>() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let limit = window::<W>(3);
         let a = spawn(&limit, |limit| take(limit, at(20), 1));
         let b = spawn(&limit, |limit| take(limit, at(20), 2));
@@ -247,7 +249,7 @@ fn a_late_change_beside_two_takes_counts_them_where_it_ends<W: Word>() {
 fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
     let ends = std::sync::Arc::new([const { AtomicUsize::new(0) }; 3]);
     let counted = std::sync::Arc::clone(&ends);
-    explore(move || {
+    explore_briefly(2, 3, move || {
         let settings = AdjustableWindow::builder(3, 4 * SECOND).started_by_first_request();
         let limit = Arc::new(settings.build_on::<W>().unwrap());
         let noted = receipt(&*limit, 5, 1);

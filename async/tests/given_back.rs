@@ -1,0 +1,338 @@
+//! What is given back while something panics: it is granted to the waits, and no permit, waker or
+//! pointer is lost.
+
+mod support;
+
+use core::cell::Cell;
+use core::future::Future;
+use core::mem::ManuallyDrop;
+use core::panic::AssertUnwindSafe;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use portcullis_async::{Acquire, Next, Queue, Rejected, Timer, Waited};
+use portcullis_core::{
+    AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt, Retry,
+    Timestamp, TokenBucket,
+};
+use support::{Hand, START, Task, Watched, available, newest_first, now, permits, queue};
+
+fn panics<T>(work: impl FnOnce() -> T) -> bool {
+    catch_unwind(AssertUnwindSafe(work)).is_err()
+}
+
+/// Panics in the call of the given number.
+#[derive(Default)]
+struct Fuse(AtomicUsize);
+
+impl Fuse {
+    fn light(&self, call: usize) {
+        self.0.store(call, Ordering::Relaxed);
+    }
+
+    fn burn(&self) {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        assert_ne!(left, Ok(1), "the fuse burns");
+    }
+}
+
+#[derive(Default)]
+struct FaultyClock(ManualClock, Fuse);
+
+impl Clock for FaultyClock {
+    fn now(&self) -> Timestamp {
+        self.1.burn();
+        self.0.now()
+    }
+}
+
+/// Panics after it has given back, and after it has taken.
+struct Faulty(Concurrency, Arc<Fuse>);
+
+impl Faulty {
+    fn new(limit: u32) -> (Self, Arc<Fuse>) {
+        let fuse = Arc::new(Fuse::default());
+        (Self(Concurrency::new(limit), Arc::clone(&fuse)), fuse)
+    }
+}
+
+impl Limiter for Faulty {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        let refunded = self.0.refund_at(now, n, receipt);
+        self.1.burn();
+        refunded
+    }
+
+    fn release(&self, n: u32) {
+        Limiter::release(&self.0, n);
+        self.1.burn();
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        Limiter::retry(&self.0, denied)
+    }
+}
+
+impl QueueLimiter for Faulty {}
+
+/// One of each way to give back, in which the limiter panics after it has given back.
+#[test]
+fn what_a_limiter_gives_back_before_it_panics_is_granted() {
+    type Held<'q> = Lease<&'q Queue<Faulty, Hand>>;
+    let ways: [fn(Held<'_>); 4] = [
+        |lease| drop(lease),
+        |mut lease| _ = lease.release(1),
+        |mut lease| _ = lease.refund_at(START, 1),
+        |lease| Queue::release_later(lease),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        let (limiter, fuse) = Faulty::new(1);
+        let queue = queue(limiter, 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire(1));
+        fuse.light(1);
+        assert!(panics(|| way(held)), "way {number}");
+        queue.advance();
+        assert_eq!((wait.wakes(), available(&queue)), (1, 0), "way {number}");
+    }
+}
+
+#[test]
+fn what_a_change_frees_before_it_panics_is_granted() {
+    let queue = queue(Concurrency::new(1), 9);
+    let _held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    let changed = panics(|| {
+        queue.change(|limit| {
+            limit.set_limit(2).unwrap();
+            panic!("after the change");
+        })
+    });
+    assert_eq!((changed, wait.wakes()), (true, 1));
+}
+
+#[test]
+fn a_wait_that_goes_unclaimed_is_granted_to_the_next_if_its_refund_panics() {
+    let (limiter, fuse) = Faulty::new(1);
+    let queue = queue(limiter, 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let [first, second] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
+    drop(held);
+    assert_eq!(first.wakes(), 1);
+    fuse.light(1);
+    assert!(panics(|| drop(first)));
+    assert_eq!(permits(second.outcome()), Ok(1));
+}
+
+#[test]
+fn a_release_in_which_the_clock_panics_is_granted() {
+    let queue: Queue<_, FaultyClock> = Queue::new(Concurrency::new(2), FaultyClock::default(), 9);
+    let held = now(queue.acquire(2)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    queue.clock().1.light(1);
+    assert!(panics(|| drop(held)));
+    queue.advance();
+    assert_eq!((wait.wakes(), queue.available_at(START)), (1, 1));
+}
+
+#[test]
+fn a_lease_refunds_its_own_permits_if_the_release_of_others_panics() {
+    let (limiter, fuse) = Faulty::new(3);
+    let mut lease = Lease::try_acquire_at(&limiter, START, 3).unwrap();
+    // What was split off comes back by a release alone.
+    let part = lease.split(1).unwrap();
+    lease.merge(part).unwrap();
+    fuse.light(1);
+    assert!(panics(|| lease.refund_at(START, 3)));
+    drop(lease);
+    assert_eq!(limiter.available_at(START), 3);
+}
+
+/// A waker whose drop panics once, where nothing unwinds already.
+fn spiteful() -> ManuallyDrop<Waker> {
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| RawWaker::new(data, &VTABLE),
+        |_| {},
+        |_| {},
+        |_| assert!(!IS_SPITEFUL.replace(false) || std::thread::panicking(), "a waker's drop"),
+    );
+    thread_local! {
+        static IS_SPITEFUL: Cell<bool> = const { Cell::new(false) };
+    }
+    IS_SPITEFUL.set(true);
+    // SAFETY: nothing is behind the pointer.
+    ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) })
+}
+
+/// Frees as it denies, as another thread may.
+struct Freed(Concurrency, AtomicBool);
+
+impl Limiter for Freed {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let taken = self.0.take_at(now, n);
+        if taken.is_err() && self.1.swap(false, Ordering::Relaxed) {
+            Limiter::release(&self.0, n);
+        }
+        taken
+    }
+
+    fn release(&self, n: u32) {
+        Limiter::release(&self.0, n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        Limiter::retry(&self.0, denied)
+    }
+}
+
+impl QueueLimiter for Freed {}
+
+#[test]
+fn a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped() {
+    let queue = queue(Freed(Concurrency::new(1), AtomicBool::new(false)), 9);
+    now(queue.acquire(1)).unwrap().forget();
+    queue.change(|limit| limit.1.store(true, Ordering::Relaxed));
+    {
+        let mut wait = pin!(queue.acquire(1));
+        let waker = spiteful();
+        assert!(panics(|| wait.as_mut().poll(&mut Context::from_waker(&waker))));
+    }
+    assert_eq!(available(&queue), 1);
+}
+
+#[test]
+fn a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics() {
+    static UNDER_THE_LOCK: AtomicUsize = AtomicUsize::new(0);
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| RawWaker::new(data, &VTABLE),
+        |_| {},
+        |_| {},
+        |_| _ = UNDER_THE_LOCK.fetch_add(Watched::is_held().into(), Ordering::Relaxed),
+    );
+    let queue: Queue<_, FaultyClock, Watched> = Queue::new(Concurrency::new(1), FaultyClock::default(), 9);
+    // With a hook, entering the line reads the clock.
+    let queue = queue.with_hook(|_: &Waited| ());
+    let _held = now(queue.acquire(1)).unwrap();
+    let _head = Task::waiting(queue.acquire(1));
+    let mut burnt = 0;
+    for call in 1..9 {
+        // SAFETY: nothing is behind the pointer.
+        let waker = unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) };
+        let mut wait = Task::new(queue.acquire(1));
+        queue.clock().1.light(call);
+        burnt += usize::from(panics(|| wait.poll_with(&waker)));
+        queue.clock().1.light(0);
+    }
+    assert_ne!(burnt, 0);
+    assert_eq!(UNDER_THE_LOCK.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics() {
+    let (limiter, fuse) = Faulty::new(1);
+    let queue = Arc::new(queue(limiter, 9));
+    let held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
+    fuse.light(1);
+    assert!(panics(|| Queue::release_later(held)));
+    assert_eq!((Arc::strong_count(&queue), available(&queue)), (1, 1));
+}
+
+/// A timer that cannot be set in the call of the given number.
+#[derive(Default)]
+struct FaultyTimer(Hand, Fuse, Fuse);
+
+impl Clock for FaultyTimer {
+    fn now(&self) -> Timestamp {
+        self.2.burn();
+        self.0.now()
+    }
+}
+
+impl Timer for FaultyTimer {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        self.1.burn();
+        self.0.wake_at(at, waker)
+    }
+}
+
+/// One token a second, none there.
+fn bucket() -> TokenBucket {
+    TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap()
+}
+
+#[test]
+fn beside_a_queue_that_cannot_set_its_timer_a_driver_does() {
+    struct Twice(Hand, AtomicUsize);
+    impl Clock for Twice {
+        fn now(&self) -> Timestamp {
+            self.0.now()
+        }
+    }
+    impl Timer for Twice {
+        fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+            let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            assert!(left.is_err(), "a timer");
+            self.0.wake_at(at, waker)
+        }
+    }
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Twice(Hand::new(), AtomicUsize::new(0)), 9));
+    let mut driver = Task::waiting(queue.drive());
+    queue.attend_shared();
+    // It is tried twice.
+    queue.clock().1.store(2, Ordering::Relaxed);
+    let mut wait = Task::new(queue.acquire(1));
+    assert!(panics(|| wait.poll()));
+    drop(wait);
+    let wait = Task::waiting(queue.acquire(1));
+    assert!(driver.is_pending());
+    assert_eq!(queue.clock().0.alarm(), Some(Timestamp::from_secs(1)));
+    queue.clock().0.jump(Timestamp::from_secs(1));
+    assert!(driver.is_pending());
+    assert_eq!(wait.wakes(), 1);
+}
+
+#[test]
+fn a_close_in_which_the_clock_panics_tells_all_drivers() {
+    let queue: Queue<_, FaultyTimer> = Queue::new(bucket(), FaultyTimer::default(), 9);
+    let wait = Task::waiting(queue.acquire(1));
+    let drivers = [(); 20].map(|()| Task::waiting(queue.drive()));
+    queue.clock().2.light(1);
+    assert!(panics(|| queue.close()));
+    assert!(drivers.iter().all(|driver| driver.wakes() == 1));
+    drivers.into_iter().for_each(Task::outcome);
+    assert_eq!(
+        (permits(wait.outcome()), queue.advance()),
+        (Err(Rejected::Closed { permits: 1 }), Next::Idle)
+    );
+}
+
+/// A grant of what was released later, before the refund, would change the bucket that the refund is
+/// for.
+#[test]
+fn a_refund_of_a_composition_comes_before_what_was_released_later() {
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5).initial(4).build().unwrap();
+    let queue = newest_first(AllOf::new((bucket, Concurrency::new(2))), 9);
+    let [one, other] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
+    let [oldest, newest] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
+    drop(one);
+    assert_eq!((oldest.wakes(), newest.wakes()), (0, 1));
+    Queue::release_later(other);
+    drop(newest);
+    assert_eq!(oldest.wakes(), 1);
+    assert_eq!(queue.change(|all| all.limits().0.available_at(START)), 1, "of 4, 3 were taken");
+}
