@@ -233,7 +233,7 @@ impl Member {
     }
 }
 
-/// A wait of a thread, which leaves the queue's lines and then its drivers, whatever panics.
+/// A wait of a thread, which leaves the queue's drivers, whatever panics. It leaves the lines as it is dropped, after this.
 struct Blocked<'w, P: Anchored>
 where
     <P::Target as Queued>::Hall: Blocks,
@@ -251,7 +251,6 @@ where
         if let Some(queue) = self.wait.queue() {
             self.member.as_mut().leave(queue.hall());
         }
-        self.wait.as_mut().give_up();
     }
 }
 

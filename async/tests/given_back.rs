@@ -3,7 +3,7 @@
 
 mod support;
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::future::Future;
 use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
@@ -11,6 +11,7 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::panic::catch_unwind;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Queue, Rejected, Timer, Waited};
@@ -335,4 +336,45 @@ fn a_refund_of_a_composition_comes_before_what_was_released_later() {
     drop(newest);
     assert_eq!(oldest.wakes(), 1);
     assert_eq!(queue.change(|all| all.limits().0.available_at(START)), 1, "of 4, 3 were taken");
+}
+
+/// Denies once, after it has let another task come in between.
+#[derive(Default)]
+struct Interrupted(RefCell<Option<Box<dyn FnOnce()>>>);
+
+impl Limiter for Interrupted {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let Some(meanwhile) = self.0.take() else { return Ok(Receipt::NONE) };
+        meanwhile();
+        Err(Denied::Exhausted { now, permits: n })
+    }
+
+    fn release(&self, _: u32) {}
+
+    fn available_at(&self, _: Timestamp) -> u64 {
+        u64::MAX
+    }
+
+    fn retry(&self, _: Denied) -> Retry {
+        Retry::OnRelease
+    }
+}
+
+impl QueueLimiter for Interrupted {}
+
+/// The first limit has been taken of by the other task: what a denial gives back is granted.
+#[test]
+fn a_wait_that_came_while_a_composition_was_denied_is_granted() {
+    let bucket = TokenBucket::builder(Rate::per_second(1), 1).build().unwrap();
+    let queue = Rc::new(queue(AllOf::new((bucket, Interrupted::default())), 9));
+    let wait = Rc::new(RefCell::new(None));
+    queue.change(|all| {
+        let (queue, wait) = (Rc::clone(&queue), Rc::clone(&wait));
+        let comes = move || *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1, 1)));
+        *all.limits().1.0.borrow_mut() = Some(Box::new(comes));
+    });
+    assert!(queue.try_acquire(1).is_err());
+    let wait = wait.take().expect("it came");
+    assert_eq!(wait.wakes(), 1);
+    assert_eq!(permits(wait.outcome()), Ok(1));
 }
