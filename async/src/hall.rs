@@ -536,13 +536,18 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             });
         });
         // All drivers come to their end, also if a clock or a limiter has panicked.
-        let mut are_told = false;
-        while !are_told {
+        let mut are_left = true;
+        while are_left {
+            // If the lock itself panics, there is no way on.
+            are_left = false;
             let tell_drivers = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
-                while !wakes.is_full() && !are_told {
-                    let waker = inner.timed.next_waker();
-                    are_told = waker.is_none();
-                    wakes.push(waker);
+                loop {
+                    if wakes.is_full() {
+                        are_left = true;
+                        break;
+                    }
+                    let Some(waker) = inner.timed.next_waker() else { break };
+                    wakes.push(Some(waker));
                 }
             };
             panic.keep(|| self.with_wakes(&mut wakes, tell_drivers));
