@@ -10,7 +10,7 @@
 //! position gets there.
 //!
 //! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that finds enough
-//!   begins a new era first, without it.
+//!   begins a new era, without it; rolled back, the era before goes on.
 //! - *adjust*: the other set, a new era, and `used` on the new lattice.
 //! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came
 //!   from.
@@ -385,30 +385,35 @@ impl<W: Word> AdjustableBucket<W> {
     #[inline(never)]
     fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let inside = self.live.count_in();
-        self.forget_what_was_owed(now, n);
-        let taken = self.take::<true>(now, n);
+        let taken = match self.take_and_forget(now, n) {
+            Some(receipt) => Ok(receipt),
+            None => self.take::<true>(now, n),
+        };
         drop(inside);
         self.live.calm(self.ticks.index(now));
         taken
     }
 
-    /// Begins a new era, if all that was owed has come in and `n` permits besides: so that later receipts are
-    /// worth something again.
-    fn forget_what_was_owed(&self, now: Timestamp, n: u32) {
-        let word = self.live.load();
-        if word & Self::OWED != 0
-            && n > 0
-            && let Some(claim) = self.live.claim()
-        {
-            let lattice = self.lattice(word);
-            let price = u64::from(n).saturating_mul(lattice.cost);
-            let is_granted = u64::from(n) <= lattice.burst
-                && lattice.judge(lattice.position(self.ticks.index(now)), word & Self::USED) >= price;
-            if is_granted {
-                // If the word has changed meanwhile, the next take does it.
-                let _ = claim.begin_era(word, word & Self::USED);
-            }
+    /// Takes, and begins a new era with that, if permits were owed, all of it has come in, and `n` permits
+    /// besides: so that later receipts are worth something again. One exchange does both, so that a rollback can
+    /// undo both. `None` if nothing is done: then the take is one of the era that there is.
+    fn take_and_forget(&self, now: Timestamp, n: u32) -> Option<Receipt> {
+        if n == 0 || self.live.load() & Self::OWED == 0 {
+            return None;
         }
+        let claim = self.live.claim()?;
+        let word = self.live.load();
+        let lattice = self.lattice(word);
+        let tick = self.ticks.index(now);
+        let balance = lattice.balance(lattice.position(tick), word & Self::USED);
+        let price = u64::from(n).saturating_mul(lattice.cost);
+        if word & Self::OWED == 0 || u64::from(n) > lattice.burst || balance.available < price {
+            return None;
+        }
+        let newest = self.live.note(tick);
+        let next = claim.take_and_begin_era(word, balance.from, balance.from.wrapping_add(price))?;
+        self.live.confirm_newest(tick, newest);
+        Some(Live::<SETTINGS, W>::receipt(next, tick, newest))
     }
 
     /// Takes, by a caller that has counted itself in or need not.
@@ -527,9 +532,14 @@ impl<W: Word> AdjustableBucket<W> {
                 return 0;
             }
             if since == 0 {
-                let left = lattice.restored(lattice.position(tick), word & Self::USED, n);
-                let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
-                if self.live.exchange(word, next).is_ok() {
+                let used = word & Self::USED;
+                let left = lattice.restored(lattice.position(tick), used, n);
+                let from = used.wrapping_sub(u64::from(n).wrapping_mul(lattice.cost)) & Self::USED;
+                let replaced = claim.resume_era(word, noted, from, left).unwrap_or_else(|| {
+                    let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
+                    self.live.exchange(word, next).map(|()| next)
+                });
+                if let Ok(next) = replaced {
                     *receipt = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
                     return n;
                 }

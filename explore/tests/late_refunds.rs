@@ -430,8 +430,26 @@ fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     }
     if is_kept {
         keep::<S>(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Reserve) && draws.once_in(8) {
+        settle_debt(draws, &clock, &mut ops);
     }
     ops
+}
+
+/// A debt that has come in, a reservation besides, and a rollback of the take that would end the debt's era.
+fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, .. } = clock.facts;
+    let now = clock.newest;
+    for n in [burst, burst / 2, 1, 1] {
+        ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+    }
+    let (owed, reserved) = (draws.within(1, 3), draws.within(1, 3));
+    ops.push(Op::Force { now, n: owed as u32 });
+    let now = now.saturating_add((owed + reserved + draws.within(1, 3)).saturating_mul(grain));
+    ops.push(Op::Reserve { now, n: reserved as u32, wait: 0, slot: 1 });
+    ops.push(Op::Rollback { now, n: 1 });
+    ops.push(Op::Cancel { now, slot: 1 });
+    ops.push(Op::Take { now, n: burst.min(3) as u32, slot: 2 });
 }
 
 /// A grant that is kept until the word has come round: by the time, or by what was given back and changed meanwhile.
@@ -557,7 +575,9 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
             }
             Op::Adjust { to, carry, .. } if outcome.acted => {
                 // Those keep their instants: the bound is exceeded by as much, as documented.
-                let at = events.iter().map(|event| event.now).max().unwrap_or(0).max(now);
+                let is_noted = |event: &&Event| !matches!(event.what, What::Refused);
+                let noted = events.iter().filter(is_noted).map(|event| event.now).max();
+                let at = noted.unwrap_or(0).max(now);
                 for event in &mut events {
                     if let What::Granted { n, .. } = &mut event.what
                         && event.due > at
