@@ -638,7 +638,7 @@ pub enum Carry {
     /// The same share of the capacity is available, to the fraction of a permit. What is owed stays owed.
     Proportional,
     /// As many are in use as before: what the capacity grows by is available at once, or pays what is owed; what it shrinks by is taken away, down to
-    /// nothing available.
+    /// nothing available. Less is added where a change shortly before has left more than that in use: see each limiter's bound.
     Additive,
     /// All of the new capacity is available, and nothing is owed.
     Reset,

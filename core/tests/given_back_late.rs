@@ -324,6 +324,56 @@ fn nothing_is_gained_in_a_window_by_changing_it_often() {
 }
 
 #[test]
+fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
+    fn check<W: Word>(tally: &mut u64) {
+        let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
+        let settings =
+            |set| [(Rate::per_second(10), 10), (Rate::per_second(7), 1), (Rate::per_minute(7), 4)][set];
+        for spent in 0..=13 {
+            for plan in 0..27 {
+                for (one, other) in [(1, 0), (2, 0), (1, 2)] {
+                    let bucket = TokenBucket::builder(Rate::per_second(10), 10).debt(5);
+                    let bucket = bucket.build_adjustable_on::<W>().unwrap();
+                    bucket.force_at(at(0), spent).unwrap();
+                    let mut granted = u64::from(spent);
+                    for step in 0..4 {
+                        for (set, carry) in [(one, plan % 3), (other, plan / 3 % 3)] {
+                            let (rate, burst) = settings(set);
+                            match bucket.adjust_at(at(0), rate, burst, carries[carry]) {
+                                Ok(()) | Err(ChangeError::Owes) => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        // Some of it is taken in between.
+                        if plan / 9 == step && bucket.take_at(at(0), 1).is_ok() {
+                            granted += 1;
+                        }
+                    }
+                    granted += drain(&bucket, at(0));
+                    assert!(granted <= 10.max(spent.into()), "{granted} of 10 with {plan}, {spent} before");
+                    *tally += 1;
+                }
+            }
+        }
+    }
+    let mut tally = 0;
+    check::<u32>(&mut tally);
+    check::<u64>(&mut tally);
+    assert_eq!(tally, 2 * 14 * 27 * 3);
+}
+
+#[test]
+fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
+    for (later, left) in [(0, 1), (100, 2), (1_000, 10), (500, 6), (900, 10)] {
+        let bucket = TokenBucket::builder(Rate::per_second(10), 10).build_adjustable().unwrap();
+        bucket.take_at(at(0), 9).unwrap();
+        bucket.adjust_at(at(0), Rate::per_second(10), 1, Carry::Keep).unwrap();
+        bucket.adjust_at(at(later), Rate::per_second(10), 10, Carry::Additive).unwrap();
+        assert_eq!(bucket.available_at(at(later)), left, "after {later} ms");
+    }
+}
+
+#[test]
 fn a_tick_is_fine_enough_for_all_of_the_debt_to_be_reserved() {
     let rate = Rate::new(10, Duration::from_nanos(100));
     let bucket = TokenBucket::builder(rate, 10).debt(20).build_adjustable().unwrap();

@@ -128,10 +128,18 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
     ideal.level =
         if rate.is_unlimited() { ideal.full() } else { i128::from(terms.initial.min(burst)) * parts };
     let mut floor = 0;
+    // The largest burst since the last reset, and what was granted in this tick since the first change in it.
+    let (mut largest, mut since_change, mut tick_of_change) = (i128::from(burst), 0, None);
     for (at, event) in counted(events, true) {
         ideal.pass(rounded(at).max(terms.origin));
+        if tick_of_change.is_some_and(|tick| tick < ideal.newest) {
+            (since_change, tick_of_change) = (0, None);
+        }
         match event.what {
             What::Granted { n, forced } => {
+                if tick_of_change.is_some() {
+                    since_change += i128::from(n) * parts;
+                }
                 if forced {
                     floor = -i128::from(terms.debt) * parts;
                 }
@@ -149,10 +157,15 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                 let (old, old_burst) = (ideal.rate, ideal.burst);
                 (ideal.rate, ideal.burst) = (rate, burst.into());
                 let full = ideal.full();
-                if old.is_unlimited() {
+                if old.is_unlimited() || carry == Carry::Reset || rate.is_unlimited() {
+                    (largest, since_change, tick_of_change) = (ideal.burst, 0, None);
                     ideal.level = full;
                     continue;
                 }
+                largest = largest.max(ideal.burst);
+                tick_of_change = Some(ideal.newest);
+                // However often settings are changed at one instant, nothing is gained.
+                let most = (largest * parts - since_change).max(ideal.level);
                 ideal.level = match carry {
                     Carry::Reset => full,
                     // Rounded up.
@@ -165,10 +178,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                     }
                     Carry::Keep | Carry::Proportional => ideal.level,
                 }
-                .min(full);
-                if rate.is_unlimited() {
-                    ideal.level = full;
-                }
+                .min(full)
+                .min(most);
             }
         }
     }
@@ -432,8 +443,27 @@ fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
         keep::<S>(draws, &clock, &mut ops);
     } else if verbs.contains(&Verb::Reserve) && draws.once_in(8) {
         settle_debt(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Adjust) && draws.once_in(8) {
+        change_often(draws, &clock, &mut ops);
     }
     ops
+}
+
+/// Changes between two settings over and over, and takes what there is, at one instant.
+fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let (now, burst) = (clock.newest, clock.facts.burst);
+    let carry = |draws: &mut Draws<'_>| draws.one_of(&[Carry::Keep, Carry::Additive, Carry::Proportional]);
+    let changes = [0, 1].map(|_| (draws.below(4) as u8, carry(draws)));
+    for _ in 0..draws.within(2, 6) {
+        for (to, carry) in changes {
+            ops.push(Op::Adjust { now, to, carry });
+            for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
+                if n > 0 && draws.once_in(2) {
+                    ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+                }
+            }
+        }
+    }
 }
 
 /// A debt that has come in, a reservation besides, and a rollback of the take that would end the debt's era.
