@@ -46,6 +46,10 @@ enum What {
 
 /// Checks all that was granted in a trace.
 trait Bound: Subject {
+    /// Whether what is given back counts at the time of that: those who are late find no more than is there then. (Not where a change
+    /// counts at the newest time of a grant.)
+    const NOTES_REFUNDS: bool = false;
+
     /// Whether what nobody has seen is undone.
     fn is_rolled_back(&self) -> bool {
         true
@@ -187,6 +191,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
 }
 
 impl<W: Word> Bound for Bucket<W> {
+    const NOTES_REFUNDS: bool = true;
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
         let tick = self.bucket.tick().as_nanos() as u64;
@@ -202,6 +208,8 @@ impl<W: Word> Bound for Adjustable<W> {
 }
 
 impl Bound for Table<TokenBucket<KeyedWord>> {
+    const NOTES_REFUNDS: bool = true;
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = self.bucket_terms();
         let rate = Rate::new(terms.permits, Duration::from_nanos(terms.period));
@@ -213,6 +221,8 @@ impl Bound for Table<TokenBucket<KeyedWord>> {
 }
 
 impl<W: Word> Bound for Sliced<W> {
+    const NOTES_REFUNDS: bool = true;
+
     fn is_rolled_back(&self) -> bool {
         self.bucket.sliced() == 0
     }
@@ -409,7 +419,7 @@ fn build<S: Bound>(seed: u64) -> Option<(S, Facts, Draws<'static>)> {
 }
 
 /// Random calls, with a grant that is kept for long.
-fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
+fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     let mut clock = Clock { facts: *facts, now: facts.origin, newest: facts.origin };
     if draws.once_in(4) {
         clock.now = facts.origin.saturating_add(draws.magnitude(4 * facts.reach));
@@ -445,8 +455,44 @@ fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
         settle_debt(draws, &clock, &mut ops);
     } else if verbs.contains(&Verb::Adjust) && draws.once_in(8) {
         change_often(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Cut) && draws.once_in(8) {
+        slice_for_long(draws, &clock, &mut ops);
+    } else if S::NOTES_REFUNDS && draws.once_in(8) {
+        refund_before_late(draws, &clock, &mut ops);
     }
     ops
+}
+
+/// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then the rest is taken.
+fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, reach, .. } = clock.facts;
+    // All has come in.
+    let now = clock.newest.saturating_add(draws.one_of(&[0, reach]));
+    let k = draws.one_of(&[burst / 2, burst / 4, 1]).clamp(1, u32::MAX.into()) as u32;
+    ops.push(Op::Cut { now, n: k, slot: 0 });
+    // About the hold: an eighth of what the rest has at least.
+    let later = now.saturating_add(draws.below(burst / 16 + 1).saturating_mul(grain));
+    ops.push(Op::Draw { now: later, n: k, slot: 0 });
+    ops.push(Op::Uncut { slot: 0 });
+    for n in [burst, burst / 2, burst / 4, burst / 8, burst / 16, 1, 1, 1, 1] {
+        ops.push(Op::Take { now: later, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+    }
+}
+
+/// A take of a full limiter that is given back in whole some time later; then all is taken by one who is late, and what came in since by
+/// one who is not.
+fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, reach, staleness, .. } = clock.facts;
+    let now = clock.newest.saturating_add(reach);
+    let n = draws.within(1, burst.min(3)) as u32;
+    ops.push(Op::Take { now, n, slot: 0 });
+    let later = now.saturating_add(draws.within(1, 8).saturating_mul(grain).min(staleness));
+    ops.push(Op::Refund { now: later, n, slot: 0 });
+    for now in [now, later] {
+        for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
+            ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+        }
+    }
 }
 
 /// Changes between two settings over and over, and takes what there is, at one instant.
@@ -601,6 +647,9 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                     && !is_used
                 {
                     *n = n.saturating_sub(outcome.back);
+                }
+                if S::NOTES_REFUNDS && matches!(op, Op::Refund { .. }) {
+                    events.push(Event { now, due: now, what: What::Noted });
                 }
             }
             Op::Adjust { to, carry, .. } if outcome.acted => {
