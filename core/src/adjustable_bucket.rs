@@ -46,11 +46,15 @@ use crate::{
 /// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned before a change is settled at the old rate, to the
 /// fraction of a permit.
 ///
-/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each moment, and what [`Carry`] adds in a change. However often the
-/// settings are changed at one instant, nothing is gained: what was granted and has not come in since, and what is left, are together at most the largest burst
-/// (but for [`Carry::Reset`], and while there is no limit). Where a change forgets some of what was granted, as a lower burst does with [`Carry::Keep`], those
-/// after it remember for the time in which as much comes in. What was given back does not count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are [reserved](Self::reserve_at), each
-/// counts at the instant at which it may act; a reservation keeps its instant when settings change, so after a change the bound is exceeded by at most what
+/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each
+/// moment, and what [`Carry`] adds in a change. However often the settings are changed at one
+/// instant, nothing is gained: what was granted and has not come in since, and what is left, are
+/// together at most the largest burst (but for [`Carry::Reset`], and while there is no limit).
+/// Where a change forgets some of what was granted, as a lower burst does with [`Carry::Keep`],
+/// those after it remember for the time in which as much comes in. What was given back does not
+/// count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are
+/// [reserved](Self::reserve_at), each counts at the instant at which it may act; a reservation
+/// keeps its instant when settings change, so after a change the bound is exceeded by at most what
 /// was reserved then and not yet due.
 ///
 /// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the
@@ -107,8 +111,9 @@ const BEHIND: usize = 4;
 const BURST: usize = 5;
 /// The ticks that a `now` may be late.
 const LATE: usize = 6;
-/// What was granted before the change that these settings began with and that the change has forgotten: so many permits,
-/// and so many units of one. It comes in as all else does, from the tick of the change on, in two halves.
+/// What was granted before the change that these settings began with and that the change has
+/// forgotten: so many permits, and so many units of one. It comes in as all else does, from the
+/// tick of the change on, in two halves.
 const BEYOND: usize = 7;
 const PART: usize = 8;
 const BEGAN: usize = 9;
@@ -130,7 +135,8 @@ const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     settings
 }
 
-/// What changes have forgotten of what was granted, in units of the settings in force, and the largest burst since.
+/// What changes have forgotten of what was granted, in units of the settings in force, and the
+/// largest burst since.
 #[derive(Clone, Copy)]
 struct Forgotten {
     beyond: i128,
@@ -142,8 +148,8 @@ impl Forgotten {
     const fn note(self, lattice: &Lattice, tick: u64, mut settings: [u64; SETTINGS]) -> [u64; SETTINGS] {
         if self.beyond > 0 && lattice.cost > 0 {
             let cost = lattice.cost as i128;
-            settings[BEYOND] = (self.beyond / cost) as u64;
-            settings[PART] = (self.beyond % cost) as u64;
+            settings[BEYOND] = (self.beyond / cost).cast_unsigned() as u64;
+            settings[PART] = (self.beyond % cost).cast_unsigned() as u64;
             settings[LARGEST] = self.largest;
         }
         settings[BEGAN] = tick & u32::MAX as u64;
@@ -409,7 +415,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What changes have forgotten and has not come in by `tick`, by the settings that `word` names.
+    /// What changes have forgotten and has not come in by `tick`, by the settings that `word`
+    /// names.
     fn forgotten(&self, word: u64, lattice: &Lattice, tick: u64) -> Forgotten {
         let setting = |at| self.live.setting(word, at);
         let beyond = i128::from(setting(BEYOND)) * i128::from(lattice.cost) + i128::from(setting(PART));
@@ -441,9 +448,10 @@ impl<W: Word> AdjustableBucket<W> {
         taken
     }
 
-    /// Takes, and begins a new era with that, if permits were owed, all of it has come in, and `n` permits
-    /// besides: so that later receipts are worth something again. One exchange does both, so that a rollback can
-    /// undo both. `None` if nothing is done: then the take is one of the era that there is.
+    /// Takes, and begins a new era with that, if permits were owed, all of it has come in, and `n`
+    /// permits besides: so that later receipts are worth something again. One exchange does both,
+    /// so that a rollback can undo both. `None` if nothing is done: then the take is one of the era
+    /// that there is.
     fn take_and_forget(&self, now: Timestamp, n: u32) -> Option<Receipt> {
         if n == 0 || self.live.load() & Self::OWED == 0 {
             return None;
@@ -631,8 +639,8 @@ impl<W: Word> AdjustableBucket<W> {
     }
 }
 
-/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it owes; and what has
-/// been forgotten then. Rounded so that nothing is gained.
+/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it
+/// owes; and what has been forgotten then. Rounded so that nothing is gained.
 fn carried(
     old: &Lattice,
     used: u64,
@@ -650,13 +658,14 @@ fn carried(
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
     let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
     let has = i128::from(balance.available) * new_cost / old_cost - owed.cast_signed();
-    // What was granted and has not come in: missing from the bucket, or forgotten. By whole permits and the rest, so
-    // that no product is too large.
+    // What was granted and has not come in: missing from the bucket, or forgotten. By whole permits
+    // and the rest, so that no product is too large.
     let missing = i128::from(old.full) - i128::from(balance.available) + i128::from(balance.owed);
     let granted = missing + forgotten.beyond;
     let (permits, part) = (granted / old_cost, granted % old_cost);
     let granted = permits * new_cost + (part * new_cost + old_cost - 1) / old_cost;
-    // So that nothing is gained by changing often: with what was granted, no more than the largest burst.
+    // So that nothing is gained by changing often: with what was granted, no more than the largest
+    // burst.
     let largest = forgotten.largest.max(new.burst);
     let most = (i128::from(largest) * new_cost - granted).max(has);
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;

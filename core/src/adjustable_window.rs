@@ -121,8 +121,9 @@ const WINDOW: usize = 1;
 /// The window's reciprocal, in two halves that fit any word.
 const LOW: usize = 2;
 const HIGH: usize = 3;
-/// Of the window in which these settings began: its end, as a tick that never comes around, in two halves; what was
-/// granted in it beyond its count then; and the largest limit that was in force in it.
+/// Of the window in which these settings began: its end, as a tick that never comes around, in two
+/// halves; what was granted in it beyond its count then; and the largest limit that was in force in
+/// it.
 const BEGAN: usize = 4;
 const BEGAN_HIGH: usize = 5;
 const BEYOND: usize = 6;
@@ -446,17 +447,18 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
-    /// Whether windows lie on a grid, and the end in `word` lies inside of the window of it that is on at `stamp` and
-    /// ends `rest` ticks later: where the word has come around after a long idle time. The count goes on then until
-    /// the end of that window, as some of it may have been granted in it.
+    /// Whether windows lie on a grid, and the end in `word` lies inside of the window of it that is
+    /// on at `stamp` and ends `rest` ticks later: where the word has come around after a long idle
+    /// time. The count goes on then until the end of that window, as some of it may have been
+    /// granted in it.
     #[inline(always)]
     fn goes_on(&self, word: u64, stamp: u64, rest: u64) -> bool {
         let passed = self.ahead(word, stamp).wrapping_neg() & (Self::STATE >> self.count_bits);
         !self.started && passed < self.live.setting(word, WINDOW).wrapping_sub(rest)
     }
 
-    /// The window that a request at `now` is counted in, if one is on: with an end on the grid. Of no meaning if the
-    /// word has changed meanwhile.
+    /// The window that a request at `now` is counted in, if one is on: with an end on the grid. Of
+    /// no meaning if the word has changed meanwhile.
     fn counted(&self, word: u64, now: Timestamp, limit: u64) -> Option<On> {
         let (tick, into) = self.split(now);
         let stamp = self.stamp(tick);
@@ -469,7 +471,8 @@ impl<W: Word> AdjustableWindow<W> {
                 self.goes_on(word, stamp, rest).then_some(On { count, ahead: rest })
             }
             Some(On { count, ahead }) => {
-                // The last tick of the window, rather than its end, which may be the start of another one.
+                // The last tick of the window, rather than its end, which may be the start of
+                // another one.
                 let end = tick.checked_add(ahead - 1).map(|last| self.end(word, last, 0));
                 Some(On { count, ahead: end.map_or(ahead, |end| end.wrapping_sub(tick)) })
             }
@@ -509,7 +512,8 @@ impl<W: Word> AdjustableWindow<W> {
     /// back.
     fn is_unstarted(&self, word: u64) -> bool {
         let is_empty = self.started && word & self.counts() == 0;
-        // Where the word has come around, it may seem to be the window in which the settings began: that is on the safe side.
+        // Where the word has come around, it may seem to be the window in which the settings began:
+        // that is on the safe side.
         let has_begun = || self.stamp(self.began(word)) == word & Self::STATE & !self.counts();
         is_empty && !(has_begun() && self.live.setting(word, BEYOND) > 0)
     }

@@ -28,13 +28,13 @@
 //!    grants counts itself in, and decides again, and no change enters a quarter of the range of `set` while a call is in
 //!    that counted itself in there a round ago. A word that is not marked equals none that is; the mark
 //!    goes after twice the staleness.
-//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something is
-//!    given back that is not the last take. A receipt bears the number of its era (`era` and `set`), and
-//!    the time that `newest` had when it was written. No later era began before that; and as no more eras
-//!    begin at one instant of `newest` than can be told apart, one of the same number began after it. (Where
-//!    settings are changed more often than that at one instant, no receipt of that instant is good.) An era
-//!    that a take began ends without a trace if that take is rolled back: none of its receipts is out then, and
-//!    the era before it goes on.
+//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something
+//!    is given back that is not the last take. A receipt bears the number of its era (`era` and
+//!    `set`), and the time that `newest` had when it was written. No later era began before that; and
+//!    as no more eras begin at one instant of `newest` than can be told apart, one of the same number
+//!    began after it. (Where settings are changed more often than that at one instant, no receipt of
+//!    that instant is good.) An era that a take began ends without a trace if that take is rolled
+//!    back: none of its receipts is out then, and the era before it goes on.
 //!
 //! `newest` is noted before the word is exchanged, so a call that is denied in the end may have noted its
 //! time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves as little as it
@@ -66,7 +66,8 @@ pub(crate) struct Live<const N: usize, W: Word> {
     /// has come round, the next tick: of such an era no receipt has been written yet.
     era_began: AtomicWord<W>,
     begun: AtomicWord<W>,
-    /// Where a take began the era: the word before it, marked, as far as the take counts from there.
+    /// Where a take began the era: the word before it, marked, as far as the take counts from
+    /// there.
     before: AtomicWord<W>,
     /// `era_began` and `begun` before that take.
     before_began: AtomicWord<W>,
@@ -426,9 +427,10 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(replaced)
     }
 
-    /// Takes from the state `from`, so that `left` is left, and begins a new era with that, in which nothing is
-    /// marked. Notes the era that ends: a rollback [resumes](Self::resume_era) it, so that the receipts of that
-    /// era are worth what they were. Returns what the word is now; `None` if nothing is done.
+    /// Takes from the state `from`, so that `left` is left, and begins a new era with that, in
+    /// which nothing is marked. Notes the era that ends: a rollback [resumes](Self::resume_era) it,
+    /// so that the receipts of that era are worth what they were. Returns what the word is now;
+    /// `None` if nothing is done.
     ///
     /// Nothing else may subtract from the state of a marked word.
     pub(crate) fn take_and_begin_era(&self, word: u64, from: u64, left: u64) -> Option<u64> {
@@ -448,12 +450,13 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(next)
     }
 
-    /// Gives back in whole the last take, that of `receipt`, which has left `word` and took from the state `from`:
-    /// if that take began the era of `word`, the era before it goes on, with the state `state`. Returns what the
-    /// word is then, if it was `word`; `None` if another call began the era.
+    /// Gives back in whole the last take, that of `receipt`, which has left `word` and took from
+    /// the state `from`: if that take began the era of `word`, the era before it goes on, with the
+    /// state `state`. Returns what the word is then, if it was `word`; `None` if another call began
+    /// the era.
     ///
-    /// No receipt of the era that ends so is out: each take after the one that began it has been given back, or
-    /// the word would be another one. So its number may be used again.
+    /// No receipt of the era that ends so is out: each take after the one that began it has been
+    /// given back, or the word would be another one. So its number may be used again.
     pub(crate) fn resume_era(
         &self,
         word: u64,
@@ -637,8 +640,9 @@ pub enum Carry {
     Keep,
     /// The same share of the capacity is available, to the fraction of a permit. What is owed stays owed.
     Proportional,
-    /// As many are in use as before: what the capacity grows by is available at once, or pays what is owed; what it shrinks by is taken away, down to
-    /// nothing available. Less is added where a change shortly before has left more than that in use: see each limiter's bound.
+    /// As many are in use as before: what the capacity grows by is available at once, or pays what
+    /// is owed; what it shrinks by is taken away, down to nothing available. Less is added where a
+    /// change shortly before has left more than that in use: see each limiter's bound.
     Additive,
     /// All of the new capacity is available, and nothing is owed.
     Reset,

@@ -198,7 +198,8 @@ struct Ideal {
     /// In ticks, of the last grant or change.
     newest: i128,
     level: i128,
-    /// What changes have forgotten of what was granted, at the tick of the last one, and the largest burst since.
+    /// What changes have forgotten of what was granted, at the tick of the last one, and the
+    /// largest burst since.
     beyond: i128,
     changed: i128,
     largest: u64,

@@ -567,7 +567,8 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
         let tick = limit.tick().as_nanos() as u64;
         let horizon = limit.horizon().as_nanos() as u64 + tick;
         let (stale, longest) = (limit.staleness().as_nanos() as u64, 100_000_000_000 + tick);
-        // All of them end at 1,010 s, or where that comes around; on a grid, with the window that this lies in.
+        // All of them end at 1,010 s, or where that comes around; on a grid, with the window that
+        // this lies in.
         let around = horizon + 1_010_000_000_000;
         let is_on_grid = format!("{limit:?}").contains("started: false");
         let full = if is_on_grid { around.next_multiple_of(10_000_000_000) } else { around };
@@ -593,8 +594,8 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
     on_each!(check);
 }
 
-/// Where the word comes around, an old end lies between two instants of the grid: what is granted before it and after it
-/// is granted in one window.
+/// Where the word comes around, an old end lies between two instants of the grid: what is granted
+/// before it and after it is granted in one window.
 #[test]
 fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_limit() {
     fn check<W: Word>(window: u64, wide: bool) {
@@ -611,7 +612,7 @@ fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_l
                 let horizon = limit.horizon().as_nanos() as u64 + limit.tick().as_nanos() as u64;
                 let start = horizon.saturating_sub(5 * window) + phase * window / 4;
                 let mut granted = [0; 40];
-                let mut largest = 3;
+                let mut largest = 3_u32;
                 for step in 0..80 {
                     let now = start + step * window / 4;
                     let instant = Timestamp::from_nanos(origin + now);
@@ -621,18 +622,18 @@ fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_l
                     }
                     if (step + phase) % 3 > 0 {
                         let told = limit.available_at(instant);
-                        for _ in 0..(step % 2 + 1) {
+                        for _ in 0..=step % 2 {
                             if let Ok(_taken) = limit.take_at(instant, 1) {
                                 granted[((now / window) - start / window) as usize] += 1;
                             }
                         }
                         let left = limit.available_at(instant);
                         assert!(left <= told && told - left <= step % 2 + 1);
-                        if let Err(denied) = limit.take_at(instant, 7.min(largest) as u32) {
+                        if let Err(denied) = limit.take_at(instant, largest) {
                             let Retry::At(then) = denied.retry(&limit) else { panic!("{denied:?}") };
-                            assert!(limit.peek_at(then, largest as u32).is_ok(), "{then} after {now}");
+                            assert!(limit.peek_at(then, largest).is_ok(), "{then} after {now}");
                             let before = Timestamp::from_nanos(then.as_nanos() - 1);
-                            assert!(limit.peek_at(before, largest as u32).is_err(), "{then} after {now}");
+                            assert!(limit.peek_at(before, largest).is_err(), "{then} after {now}");
                         } else {
                             granted[((now / window) - start / window) as usize] += largest;
                         }

@@ -254,7 +254,8 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
         let reserved = bucket.reserve_at(at(700), 3, SECOND).unwrap();
         assert_eq!(reserved.due(), at(700));
         for n in [1, 2, 1] {
-            // As a composition does that is denied after all; more often than eras can be told apart.
+            // As a composition does that is denied after all; more often than eras can be told
+            // apart.
             for _ in 0..9_000 {
                 let mut receipt = bucket.take_at(at(700), n).unwrap();
                 assert_eq!(bucket.refund_at(at(700), n, &mut receipt), n);

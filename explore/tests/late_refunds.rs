@@ -46,8 +46,8 @@ enum What {
 
 /// Checks all that was granted in a trace.
 trait Bound: Subject {
-    /// Whether what is given back counts at the time of that: those who are late find no more than is there then. (Not where a change
-    /// counts at the newest time of a grant.)
+    /// Whether what is given back counts at the time of that: those who are late find no more than
+    /// is there then. (Not where a change counts at the newest time of a grant.)
     const NOTES_REFUNDS: bool = false;
 
     /// Whether what nobody has seen is undone.
@@ -132,7 +132,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
     ideal.level =
         if rate.is_unlimited() { ideal.full() } else { i128::from(terms.initial.min(burst)) * parts };
     let mut floor = 0;
-    // The largest burst since the last reset, and what was granted in this tick since the first change in it.
+    // The largest burst since the last reset, and what was granted in this tick since the first
+    // change in it.
     let (mut largest, mut since_change, mut tick_of_change) = (i128::from(burst), 0, None);
     for (at, event) in counted(events, true) {
         ideal.pass(rounded(at).max(terms.origin));
@@ -463,7 +464,8 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     ops
 }
 
-/// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then the rest is taken.
+/// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then
+/// the rest is taken.
 fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts { grain, burst, reach, .. } = clock.facts;
     // All has come in.
@@ -479,8 +481,8 @@ fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// A take of a full limiter that is given back in whole some time later; then all is taken by one who is late, and what came in since by
-/// one who is not.
+/// A take of a full limiter that is given back in whole some time later; then all is taken by one
+/// who is late, and what came in since by one who is not.
 fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts { grain, burst, reach, staleness, .. } = clock.facts;
     let now = clock.newest.saturating_add(reach);
@@ -512,7 +514,8 @@ fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// A debt that has come in, a reservation besides, and a rollback of the take that would end the debt's era.
+/// A debt that has come in, a reservation besides, and a rollback of the take that would end the
+/// debt's era.
 fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts { grain, burst, .. } = clock.facts;
     let now = clock.newest;
