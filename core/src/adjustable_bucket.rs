@@ -10,7 +10,7 @@
 //! position gets there.
 //!
 //! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that finds enough
-//!   begins a new era first, without it.
+//!   begins a new era, without it; rolled back, the era before goes on.
 //! - *adjust*: the other set, a new era, and `used` on the new lattice.
 //! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came
 //!   from.
@@ -46,9 +46,15 @@ use crate::{
 /// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned before a change is settled at the old rate, to the
 /// fraction of a permit.
 ///
-/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each moment, and what [`Carry`] adds in a change. What was given back
-/// does not count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are [reserved](Self::reserve_at), each
-/// counts at the instant at which it may act; a reservation keeps its instant when settings change, so after a change the bound is exceeded by at most what
+/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each
+/// moment, and what [`Carry`] adds in a change. However often the settings are changed at one
+/// instant, nothing is gained: what was granted and has not come in since, and what is left, are
+/// together at most the largest burst (but for [`Carry::Reset`], and while there is no limit).
+/// Where a change forgets some of what was granted, as a lower burst does with [`Carry::Keep`],
+/// those after it remember for the time in which as much comes in. What was given back does not
+/// count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are
+/// [reserved](Self::reserve_at), each counts at the instant at which it may act; a reservation
+/// keeps its instant when settings change, so after a change the bound is exceeded by at most what
 /// was reserved then and not yet due.
 ///
 /// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the
@@ -105,7 +111,16 @@ const BEHIND: usize = 4;
 const BURST: usize = 5;
 /// The ticks that a `now` may be late.
 const LATE: usize = 6;
-const SETTINGS: usize = 7;
+/// What was granted before the change that these settings began with and that the change has
+/// forgotten: so many permits, and so many units of one. It comes in as all else does, from the
+/// tick of the change on, in two halves.
+const BEYOND: usize = 7;
+const PART: usize = 8;
+const BEGAN: usize = 9;
+const BEGAN_HIGH: usize = 10;
+/// The largest burst since the first of the changes that have forgotten this.
+const LARGEST: usize = 11;
+const SETTINGS: usize = 12;
 
 const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     let mut settings = [0; SETTINGS];
@@ -116,7 +131,31 @@ const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     settings[BEHIND] = lattice.behind;
     settings[BURST] = lattice.burst;
     settings[LATE] = late;
+    settings[LARGEST] = lattice.burst;
     settings
+}
+
+/// What changes have forgotten of what was granted, in units of the settings in force, and the
+/// largest burst since.
+#[derive(Clone, Copy)]
+struct Forgotten {
+    beyond: i128,
+    largest: u64,
+}
+
+impl Forgotten {
+    /// Words of settings that began at `tick` on `lattice`.
+    const fn note(self, lattice: &Lattice, tick: u64, mut settings: [u64; SETTINGS]) -> [u64; SETTINGS] {
+        if self.beyond > 0 && lattice.cost > 0 {
+            let cost = lattice.cost as i128;
+            settings[BEYOND] = (self.beyond / cost).cast_unsigned() as u64;
+            settings[PART] = (self.beyond % cost).cast_unsigned() as u64;
+            settings[LARGEST] = self.largest;
+        }
+        settings[BEGAN] = tick & u32::MAX as u64;
+        settings[BEGAN_HIGH] = tick >> 32;
+        settings
+    }
 }
 
 impl AdjustableBucket {
@@ -272,17 +311,18 @@ impl<W: Word> AdjustableBucket<W> {
         let late = terms.late(&new, step);
         self.live.change(tick, late, |word, When { earliest, latest }| {
             let (old, used) = (self.lattice(word), word & Self::USED);
+            let carried = |tick| carried(&old, used, self.forgotten(word, &old, tick), &new, tick, carry);
             // At the one of the two times that leaves less; that is no more than at any time between them.
-            let mut has = carried(&old, used, &new, latest, carry);
+            let (mut has, forgotten) = carried(earliest);
             if earliest < latest {
                 let since = i128::from(latest - earliest) * i128::from(new.gain);
-                has = has.min(carried(&old, used, &new, earliest, carry).saturating_add(since));
+                has = has.saturating_add(since).min(carried(latest).0);
             }
             if -has > i128::from(new.debt) {
                 return Err(ChangeError::Owes);
             }
             let used = new.position(latest).wrapping_sub(has.cast_unsigned() as u64) & new.mask;
-            Ok((as_settings(&new, late), used))
+            Ok((forgotten.note(&new, latest, as_settings(&new, late)), used))
         })
     }
 
@@ -375,6 +415,20 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
+    /// What changes have forgotten and has not come in by `tick`, by the settings that `word`
+    /// names.
+    fn forgotten(&self, word: u64, lattice: &Lattice, tick: u64) -> Forgotten {
+        let setting = |at| self.live.setting(word, at);
+        let beyond = i128::from(setting(BEYOND)) * i128::from(lattice.cost) + i128::from(setting(PART));
+        let passed = tick.saturating_sub(setting(BEGAN_HIGH) << 32 | setting(BEGAN));
+        let beyond = beyond - i128::from(passed) * i128::from(lattice.gain);
+        if beyond > 0 {
+            Forgotten { beyond, largest: setting(LARGEST) }
+        } else {
+            Forgotten { beyond: 0, largest: lattice.burst }
+        }
+    }
+
     /// What `tell` says of settings that belong to the word.
     fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
         self.live.read(|word| tell(&self.lattice(word), word & Self::USED))
@@ -385,30 +439,36 @@ impl<W: Word> AdjustableBucket<W> {
     #[inline(never)]
     fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let inside = self.live.count_in();
-        self.forget_what_was_owed(now, n);
-        let taken = self.take::<true>(now, n);
+        let taken = match self.take_and_forget(now, n) {
+            Some(receipt) => Ok(receipt),
+            None => self.take::<true>(now, n),
+        };
         drop(inside);
         self.live.calm(self.ticks.index(now));
         taken
     }
 
-    /// Begins a new era, if all that was owed has come in and `n` permits besides: so that later receipts are
-    /// worth something again.
-    fn forget_what_was_owed(&self, now: Timestamp, n: u32) {
-        let word = self.live.load();
-        if word & Self::OWED != 0
-            && n > 0
-            && let Some(claim) = self.live.claim()
-        {
-            let lattice = self.lattice(word);
-            let price = u64::from(n).saturating_mul(lattice.cost);
-            let is_granted = u64::from(n) <= lattice.burst
-                && lattice.judge(lattice.position(self.ticks.index(now)), word & Self::USED) >= price;
-            if is_granted {
-                // If the word has changed meanwhile, the next take does it.
-                let _ = claim.begin_era(word, word & Self::USED);
-            }
+    /// Takes, and begins a new era with that, if permits were owed, all of it has come in, and `n`
+    /// permits besides: so that later receipts are worth something again. One exchange does both,
+    /// so that a rollback can undo both. `None` if nothing is done: then the take is one of the era
+    /// that there is.
+    fn take_and_forget(&self, now: Timestamp, n: u32) -> Option<Receipt> {
+        if n == 0 || self.live.load() & Self::OWED == 0 {
+            return None;
         }
+        let claim = self.live.claim()?;
+        let word = self.live.load();
+        let lattice = self.lattice(word);
+        let tick = self.ticks.index(now);
+        let balance = lattice.balance(lattice.position(tick), word & Self::USED);
+        let price = u64::from(n).saturating_mul(lattice.cost);
+        if word & Self::OWED == 0 || u64::from(n) > lattice.burst || balance.available < price {
+            return None;
+        }
+        let newest = self.live.note(tick);
+        let next = claim.take_and_begin_era(word, balance.from, balance.from.wrapping_add(price))?;
+        self.live.confirm_newest(tick, newest);
+        Some(Live::<SETTINGS, W>::receipt(next, tick, newest))
     }
 
     /// Takes, by a caller that has counted itself in or need not.
@@ -527,9 +587,14 @@ impl<W: Word> AdjustableBucket<W> {
                 return 0;
             }
             if since == 0 {
-                let left = lattice.restored(lattice.position(tick), word & Self::USED, n);
-                let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
-                if self.live.exchange(word, next).is_ok() {
+                let used = word & Self::USED;
+                let left = lattice.restored(lattice.position(tick), used, n);
+                let from = used.wrapping_sub(u64::from(n).wrapping_mul(lattice.cost)) & Self::USED;
+                let replaced = claim.resume_era(word, noted, from, left).unwrap_or_else(|| {
+                    let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
+                    self.live.exchange(word, next).map(|()| next)
+                });
+                if let Ok(next) = replaced {
                     *receipt = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
                     return n;
                 }
@@ -574,27 +639,46 @@ impl<W: Word> AdjustableBucket<W> {
     }
 }
 
-/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it owes.
-/// Rounded so that nothing is gained.
-fn carried(old: &Lattice, used: u64, new: &Lattice, tick: u64, carry: Carry) -> i128 {
+/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it
+/// owes; and what has been forgotten then. Rounded so that nothing is gained.
+fn carried(
+    old: &Lattice,
+    used: u64,
+    forgotten: Forgotten,
+    new: &Lattice,
+    tick: u64,
+    carry: Carry,
+) -> (i128, Forgotten) {
+    let nothing = Forgotten { beyond: 0, largest: new.burst };
+    let full = i128::from(new.full);
+    if old.is_unlimited() || carry == Carry::Reset {
+        return (full, nothing);
+    }
     let balance = old.balance(old.position(tick), used);
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
-    let has = if old.is_unlimited() {
-        i128::from(new.full)
-    } else {
-        let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
-        i128::from(balance.available) * new_cost / old_cost - owed.cast_signed()
-    };
+    let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
+    let has = i128::from(balance.available) * new_cost / old_cost - owed.cast_signed();
+    // What was granted and has not come in: missing from the bucket, or forgotten. By whole permits
+    // and the rest, so that no product is too large.
+    let missing = i128::from(old.full) - i128::from(balance.available) + i128::from(balance.owed);
+    let granted = missing + forgotten.beyond;
+    let (permits, part) = (granted / old_cost, granted % old_cost);
+    let granted = permits * new_cost + (part * new_cost + old_cost - 1) / old_cost;
+    // So that nothing is gained by changing often: with what was granted, no more than the largest
+    // burst.
+    let largest = forgotten.largest.max(new.burst);
+    let most = (i128::from(largest) * new_cost - granted).max(has);
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
     let has = match carry {
-        Carry::Reset => i128::from(new.full),
-        Carry::Proportional if balance.owed == 0 && !old.is_unlimited() => {
-            i128::from(balance.available) * i128::from(new.full) / i128::from(old.full)
+        Carry::Proportional if balance.owed == 0 => {
+            (i128::from(balance.available) * full / i128::from(old.full)).min(most)
         }
-        Carry::Additive if !old.is_unlimited() => (has + grown).max(has.min(0)),
-        Carry::Keep | Carry::Proportional | Carry::Additive => has,
+        Carry::Additive => (has + grown).max(has.min(0)).min(most),
+        Carry::Keep | Carry::Proportional | Carry::Reset => has,
     };
-    has.min(new.full.into())
+    let has = has.min(full);
+    let beyond = (granted - (full - has)).max(0);
+    (has, Forgotten { beyond, largest })
 }
 
 impl<W: Word> Limiter for AdjustableBucket<W> {

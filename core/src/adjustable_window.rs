@@ -72,7 +72,7 @@ use crate::{
 /// the largest limit that may be set, and the end wraps in the others. The bound holds for every `now` up to
 /// [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole multiples of
 /// [`horizon`](Self::horizon) may be told less than full for at most twice that staleness and the longest window
-/// that may be set.
+/// that may be set, and on a grid until the window ends in which that is over.
 ///
 /// Source: the fixed window limiter of the .NET rate limiting proposal, Ocelot's window that the first request starts, and bucket4j's
 /// replacement of a configuration.
@@ -121,12 +121,14 @@ const WINDOW: usize = 1;
 /// The window's reciprocal, in two halves that fit any word.
 const LOW: usize = 2;
 const HIGH: usize = 3;
-/// Of the window in which these settings began: its end, what was granted in it beyond its count then, and
-/// the largest limit that was in force in it.
+/// Of the window in which these settings began: its end, as a tick that never comes around, in two
+/// halves; what was granted in it beyond its count then; and the largest limit that was in force in
+/// it.
 const BEGAN: usize = 4;
-const BEYOND: usize = 5;
-const LARGEST: usize = 6;
-const SETTINGS: usize = 7;
+const BEGAN_HIGH: usize = 5;
+const BEYOND: usize = 6;
+const LARGEST: usize = 7;
+const SETTINGS: usize = 8;
 
 /// A limit, and a window's length in ticks.
 #[derive(Clone, Copy)]
@@ -143,7 +145,8 @@ impl Settings {
         words[WINDOW] = self.window;
         words[LOW] = reciprocal & u32::MAX as u64;
         words[HIGH] = reciprocal >> 32;
-        words[BEGAN] = began;
+        words[BEGAN] = began & u32::MAX as u64;
+        words[BEGAN_HIGH] = began >> 32;
         words[BEYOND] = beyond;
         words[LARGEST] = largest;
         words
@@ -293,8 +296,7 @@ impl<W: Word> AdjustableWindow<W> {
             // Somewhere in that tick.
             let into = if newest == tick { into } else { 1 };
             let Carried { end, count, beyond, largest } = self.carried(word, (newest, into), new, carry)?;
-            let end = self.stamp(end);
-            Ok((new.to_words(end, beyond, largest), end | count))
+            Ok((new.to_words(end, beyond, largest), self.stamp(end) | count))
         })
     }
 
@@ -306,9 +308,8 @@ impl<W: Word> AdjustableWindow<W> {
     /// assert_eq!(AdjustableWindow::new(3, Duration::from_secs(1)).available_at(Timestamp::ZERO), 3);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let stamp = self.stamp(self.split(now).0);
         self.read(|word, Settings { limit, .. }| {
-            limit.saturating_sub(self.on(word, stamp, limit).map_or(0, |on| on.count))
+            limit.saturating_sub(self.counted(word, now, limit).map_or(0, |on| on.count))
         })
     }
 
@@ -323,7 +324,7 @@ impl<W: Word> AdjustableWindow<W> {
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         let tick = self.split(now).0;
         let stamp = self.stamp(tick);
-        self.read(|word, Settings { limit, .. }| match self.on(word, stamp, limit) {
+        self.read(|word, Settings { limit, .. }| match self.counted(word, now, limit) {
             Some(On { count: 0, .. }) => Idle::Now,
             Some(_) => Idle::InUse,
             None => {
@@ -446,6 +447,38 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
+    /// Whether windows lie on a grid, and the end in `word` lies inside of the window of it that is
+    /// on at `stamp` and ends `rest` ticks later: where the word has come around after a long idle
+    /// time. The count goes on then until the end of that window, as some of it may have been
+    /// granted in it.
+    #[inline(always)]
+    fn goes_on(&self, word: u64, stamp: u64, rest: u64) -> bool {
+        let passed = self.ahead(word, stamp).wrapping_neg() & (Self::STATE >> self.count_bits);
+        !self.started && passed < self.live.setting(word, WINDOW).wrapping_sub(rest)
+    }
+
+    /// The window that a request at `now` is counted in, if one is on: with an end on the grid. Of
+    /// no meaning if the word has changed meanwhile.
+    fn counted(&self, word: u64, now: Timestamp, limit: u64) -> Option<On> {
+        let (tick, into) = self.split(now);
+        let stamp = self.stamp(tick);
+        let on = self.on(word, stamp, limit);
+        match on {
+            _ if self.started => on,
+            None => {
+                let rest = self.end(word, tick, into).wrapping_sub(tick);
+                let count = word & self.counts();
+                self.goes_on(word, stamp, rest).then_some(On { count, ahead: rest })
+            }
+            Some(On { count, ahead }) => {
+                // The last tick of the window, rather than its end, which may be the start of
+                // another one.
+                let end = tick.checked_add(ahead - 1).map(|last| self.end(word, last, 0));
+                Some(On { count, ahead: end.map_or(ahead, |end| end.wrapping_sub(tick)) })
+            }
+        }
+    }
+
     /// The tick that ends a window which begins `into` the tick `tick`, or that one of the grid in which it lies, by the settings that `word` names. Of no meaning
     /// if the word has changed meanwhile.
     #[inline(always)]
@@ -470,16 +503,19 @@ impl<W: Word> AdjustableWindow<W> {
         Settings { limit: self.live.setting(word, LIMIT), window: self.live.setting(word, WINDOW) }
     }
 
-    /// Whether the settings began in the window of `word`.
-    fn has_begun(&self, word: u64) -> bool {
-        self.live.setting(word, BEGAN) == word & Self::STATE & !self.counts()
+    /// The tick that ends the window in which the settings began that `word` names.
+    fn began(&self, word: u64) -> u64 {
+        self.live.setting(word, BEGAN_HIGH) << 32 | self.live.setting(word, BEGAN)
     }
 
     /// Whether windows are started by requests, and nothing was taken in that of `word` that was not given
     /// back.
     fn is_unstarted(&self, word: u64) -> bool {
         let is_empty = self.started && word & self.counts() == 0;
-        is_empty && !(self.has_begun(word) && self.live.setting(word, BEYOND) > 0)
+        // Where the word has come around, it may seem to be the window in which the settings began:
+        // that is on the safe side.
+        let has_begun = || self.stamp(self.began(word)) == word & Self::STATE & !self.counts();
+        is_empty && !(has_begun() && self.live.setting(word, BEYOND) > 0)
     }
 
     /// Checked settings, the window in ticks.
@@ -507,7 +543,11 @@ impl<W: Word> AdjustableWindow<W> {
         carry: Carry,
     ) -> Result<Carried, ChangeError> {
         let old = self.in_force(word);
-        let on = self.on(word, self.stamp(tick), old.limit);
+        let (stamp, rest) = (self.stamp(tick), self.end(word, tick, into).wrapping_sub(tick));
+        let on = self.on(word, stamp, old.limit).or_else(|| {
+            let count = word & self.counts();
+            self.goes_on(word, stamp, rest).then_some(On { count, ahead: rest })
+        });
         let at = i128::from(tick);
         let anew = at + i128::from(self.started && into != 0);
         // A window that is over has begun again; so has one that no request has started.
@@ -527,7 +567,7 @@ impl<W: Word> AdjustableWindow<W> {
         let count = on.map_or(0, |on| on.count);
         let left = old.limit.saturating_sub(count);
         // What was granted in this window: counted, or forgotten by a change that left as many.
-        let is_same = on.is_some() && self.has_begun(word);
+        let is_same = on.is_some_and(|on| tick.wrapping_add(on.ahead) == self.began(word));
         let beyond = if is_same { self.live.setting(word, BEYOND) } else { 0 };
         let largest = if is_same { self.live.setting(word, LARGEST) } else { old.limit }.max(new.limit);
         let granted = count.saturating_add(beyond);
@@ -586,13 +626,22 @@ impl<W: Word> AdjustableWindow<W> {
                             Err(Denied::Exhausted { now, permits: n })
                         }
                         on => {
-                            let end = self.stamp(self.end(word, tick, into));
+                            let end = self.end(word, tick, into);
+                            let goes_on = on.is_none() && self.goes_on(word, stamp, end.wrapping_sub(tick));
+                            let end = self.stamp(end);
                             // A window that no request has started begins again. Its end never moves
                             // back: a late request finds it as it is.
                             let later = on.is_none_or(|on| {
                                 self.is_unstarted(word) && on.ahead < self.ahead(end, stamp)
                             });
-                            Ok(if later { word & !Self::STATE | end } else { word })
+                            match word & self.counts() {
+                                count if goes_on && count + wanted > limit => {
+                                    Err(Denied::Exhausted { now, permits: n })
+                                }
+                                count if goes_on => Ok(word & !Self::STATE | end | count),
+                                _ if later => Ok(word & !Self::STATE | end),
+                                _ => Ok(word),
+                            }
                         }
                     }
                 }
@@ -631,7 +680,7 @@ impl<W: Word> AdjustableWindow<W> {
     fn come_in(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Option<Timestamp> {
         let (tick, into) = self.split(now);
         let begun = self.end(word, tick, into).wrapping_sub(tick);
-        let (left, ahead) = match (self.on(word, self.stamp(tick), limit), word & self.counts()) {
+        let (left, ahead) = match (self.counted(word, now, limit), word & self.counts()) {
             (None, _) => (limit, begun),
             (Some(on), _) if self.is_unstarted(word) => (limit, begun.max(on.ahead)),
             (Some(on), count) => (limit.saturating_sub(count), on.ahead),
@@ -708,13 +757,14 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
             if wanted > limit {
                 return self.retry_behind(word, limit, now, wanted);
             }
-            let Some(On { count, ahead }) = self.on(word, stamp, limit) else { return Retry::At(now) };
+            let Some(On { count, ahead }) = self.counted(word, now, limit) else { return Retry::At(now) };
             if count + wanted <= limit {
                 return Retry::At(now);
             }
             // Who is too late need not wait for the end, if there is room in the window.
             let room = (word & self.counts()) + wanted <= limit;
-            let wait = if room { ahead - (self.near.into() >> self.count_bits) } else { ahead };
+            let near = self.near.into() >> self.count_bits;
+            let wait = if room { self.ahead(word, stamp) - near } else { ahead };
             tick.checked_add(wait).and_then(|tick| self.start(tick)).map_or(Retry::Never, Retry::At)
         })
     }

@@ -33,12 +33,18 @@ use crate::{
 /// if the use falls meanwhile; reached after that, it holds anew. A denial counts as if all permits were in use, unless more was
 /// asked for than there can ever be. A probe (`n = 0`) and the questions below start no hold.
 ///
+/// In an [`AllOf`](crate::AllOf) a grant starts holds once all limits have granted, so one that is
+/// rolled back starts none. A denial by the limiter inside starts holds also there, even if another
+/// part of the same composition, which names that limiter in another way, has the permits. Where a
+/// composition waits in a queue, a grant that the queue takes back leaves its holds.
+///
 /// **Bound.** That of the limiter inside. A decision is advice: what follows from it is up to the caller. Of those who take at
 /// once, the last one sees the use of all; what is released before anybody has looked may go unseen.
 ///
-/// **Cost.** A grant pays a look at what is available, and for each threshold a load and two comparisons. It writes only where a
-/// hold starts, and to clear a word that has been over for the [`staleness`](Self::staleness); so does a denial. Lock-free where
-/// the limiter inside is; all accesses are `Relaxed`.
+/// **Cost.** A grant pays a look at what is available, and for each threshold a load and two
+/// comparisons; in a composition, a call through a pointer more. It writes only where a hold
+/// starts, and to clear a word that has been over for the [`staleness`](Self::staleness); so does a
+/// denial. Lock-free where the limiter inside is; all accesses are `Relaxed`.
 ///
 /// **Horizon.** The words wrap. A hold is seen by every `now` up to [`staleness`](Self::staleness) older than the newest one.
 /// After a hold and then whole multiples of [`horizon`](Self::horizon) without a grant, a decision may stand once more for at
@@ -348,7 +354,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     }
 
     fn composed(&self) -> Option<&dyn Composed> {
-        self.limiter.composed().map(|_| self as &dyn Composed)
+        // A grant starts holds only once all others have granted.
+        Some(self)
     }
 
     #[inline]
@@ -384,13 +391,13 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 
 impl<L: Limiter, D, const N: usize, W: Word> TakeThen for Escalation<L, D, N, W> {
     fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
-        let granted = take_then(&self.limiter, now, n, &mut || {
-            let _ = self.note(now, n, Ok(Receipt::NONE));
-            rest()
-        });
-        if let Err(denied) = granted {
-            let _ = self.note(now, n, Err(denied));
-        }
+        let granted = take_then(&self.limiter, now, n, rest);
+        let _ = match granted {
+            Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
+            // Rolled back, as if it had not been granted.
+            Ok(false) => Ok(Receipt::NONE),
+            Err(denied) => self.note(now, n, Err(denied)),
+        };
         granted
     }
 }

@@ -40,7 +40,11 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 ///
 /// **Bound.** Each key is granted no more than its limit promises, however many keys come, and whoever chooses them.
 ///
-/// Each key's limiter starts full, whatever permits its settings say that a bucket starts with: as if it had been there for ever.
+/// Each key's limiter starts full, whatever permits its settings say that a bucket starts with
+/// ([`initial`](crate::TokenBucketBuilder::initial) is not looked at): as if it had been there for
+/// ever. A key that was forgotten starts as one that has never come, and is forgotten because it is
+/// full; with fewer permits it would lose some. And a key that starts with none would never be
+/// granted any: a denial writes nothing, so each of its requests would be the first one.
 ///
 /// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key only when its limiter has been as good
 /// as new for the [staleness](Self::staleness): nobody can tell then. If all that a key could use (16 entries, in two lines) are in use, it

@@ -25,13 +25,20 @@ use crate::{Denied, Limiter, Timestamp};
 
 /// A pool of at most `N` leases of one limiter, each named by a small `Copy` id instead of a guard.
 ///
-/// An id can cross an interrupt, a queue, a foreign function or a process's own bookkeeping, where a guard with a
-/// lifetime cannot. Releasing an id twice, or after its slot was used again, is a typed error and changes nothing. A
-/// lease may have a deadline, after which [`sweep`](Self::sweep) takes its permits back from a holder that died.
+/// An id can cross an interrupt, a queue, a foreign function or a process's own bookkeeping, where
+/// a guard with a lifetime cannot. Releasing an id twice, or after its slot was used again, is a
+/// typed error and changes nothing (within the limits below). A lease may have a deadline, after
+/// which [`sweep`](Self::sweep) takes its permits back from a holder that died.
 ///
 /// `N` is 1 to 65,536. The pool never allocates: 16 bytes for each slot, and two cache lines.
 ///
-/// **Generations.** An id is told from later ones of its slot until that slot has been used 2^30 times since.
+/// **What an id tells.** Its slot, and the generation of that slot: how often the slot had been
+/// used, in 30 bits. So an id that was released or swept is told from later ones of its slot until
+/// the slot has been used 2^30 times since; then it names the lease that is there. An id says
+/// nothing of its pool: that of another pool is told only where this one has no such slot, or the
+/// slot holds no lease of that generation just now. Generations of all pools begin with 0, so of
+/// two pools that are used alike each accepts the other's ids, and releases its own lease. Use each
+/// id with its own pool.
 ///
 /// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same; finding a free slot is one load when
 /// leases are released about as often as they are claimed, and up to N loads in a nearly full pool. Claims and releases are
@@ -204,7 +211,9 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     ///
     /// # Errors
     ///
-    /// [`StaleId`] if `id` has been released or swept before, or never named a lease of this pool; nothing has changed then.
+    /// [`StaleId`] if `id` has been released or swept before, or names no lease of this pool;
+    /// nothing has changed then. What is not told: an id of 2^30 uses of its slot ago, and one of
+    /// another pool whose slot and generation hold a lease here as well.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LeasePool, StaleId, Timestamp};
@@ -402,7 +411,8 @@ impl fmt::Display for ClaimError {
 
 impl core::error::Error for ClaimError {}
 
-/// A [`LeaseId`] that names no lease: it was released or swept before, or is of another pool.
+/// A [`LeaseId`] that names no lease of the pool: it was released or swept before. An id of another
+/// pool may name one: see [`LeasePool`].
 ///
 /// ```
 /// assert_eq!(portcullis_core::StaleId.to_string(), "the lease was released or swept before");

@@ -28,11 +28,13 @@
 //!    grants counts itself in, and decides again, and no change enters a quarter of the range of `set` while a call is in
 //!    that counted itself in there a round ago. A word that is not marked equals none that is; the mark
 //!    goes after twice the staleness.
-//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something is
-//!    given back that is not the last take. A receipt bears the number of its era (`era` and `set`), and
-//!    the time that `newest` had when it was written. No later era began before that; and as no more eras
-//!    begin at one instant of `newest` than can be told apart, one of the same number began after it. (Where
-//!    settings are changed more often than that at one instant, no receipt of that instant is good.)
+//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something
+//!    is given back that is not the last take. A receipt bears the number of its era (`era` and
+//!    `set`), and the time that `newest` had when it was written. No later era began before that; and
+//!    as no more eras begin at one instant of `newest` than can be told apart, one of the same number
+//!    began after it. (Where settings are changed more often than that at one instant, no receipt of
+//!    that instant is good.) An era that a take began ends without a trace if that take is rolled
+//!    back: none of its receipts is out then, and the era before it goes on.
 //!
 //! `newest` is noted before the word is exchanged, so a call that is denied in the end may have noted its
 //! time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves as little as it
@@ -64,12 +66,21 @@ pub(crate) struct Live<const N: usize, W: Word> {
     /// has come round, the next tick: of such an era no receipt has been written yet.
     era_began: AtomicWord<W>,
     begun: AtomicWord<W>,
+    /// Where a take began the era: the word before it, marked, as far as the take counts from
+    /// there.
+    before: AtomicWord<W>,
+    /// `era_began` and `begun` before that take.
+    before_began: AtomicWord<W>,
+    before_begun: AtomicWord<W>,
     /// When `set` last entered each quarter of its range, and when the word was marked as slow.
     entered: [AtomicWord<W>; QUARTERS],
     slow_since: AtomicWord<W>,
 }
 
 const QUARTERS: usize = 4;
+
+/// No take began the era: a word that is not marked.
+const NOTHING_BEFORE: u64 = 0;
 
 /// The longest staleness that is chosen by itself, in nanoseconds: an hour.
 pub(crate) const LONGEST_STALENESS: u64 = 3_600_000_000_000;
@@ -122,6 +133,9 @@ impl<const N: usize, W: Word> Live<N, W> {
                 late: AtomicWord::new(if late > Self::AHEAD { Self::AHEAD } else { late }),
                 era_began: AtomicWord::new(tick),
                 begun: AtomicWord::new(0),
+                before: AtomicWord::new(NOTHING_BEFORE),
+                before_began: AtomicWord::new(tick),
+                before_begun: AtomicWord::new(0),
                 entered: [
                     AtomicWord::new(before),
                     AtomicWord::new(before),
@@ -413,6 +427,63 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(replaced)
     }
 
+    /// Takes from the state `from`, so that `left` is left, and begins a new era with that, in
+    /// which nothing is marked. Notes the era that ends: a rollback [resumes](Self::resume_era) it,
+    /// so that the receipts of that era are worth what they were. Returns what the word is now;
+    /// `None` if nothing is done.
+    ///
+    /// Nothing else may subtract from the state of a marked word.
+    pub(crate) fn take_and_begin_era(&self, word: u64, from: u64, left: u64) -> Option<u64> {
+        let live = self.0;
+        let newest = live.newest.load(Relaxed);
+        let (began, begun) = (live.era_began.load(Relaxed), live.begun.load(Relaxed));
+        if self.begun_at(newest) + Live::<N, W>::SETS_IN_ERA + 1 >= Live::<N, W>::NUMBERS {
+            // All numbers would be in use, and the take's own receipt worth nothing.
+            return None;
+        }
+        let next = self.next_era(word, newest)? | left & Live::<N, W>::STATE;
+        live.exchange(word, next).ok()?;
+        self.has_begun(newest, Live::<N, W>::SETS_IN_ERA);
+        live.before.store(word & !Live::<N, W>::STATE | from & Live::<N, W>::STATE, Relaxed);
+        live.before_began.store(began, Relaxed);
+        live.before_begun.store(begun, Relaxed);
+        Some(next)
+    }
+
+    /// Gives back in whole the last take, that of `receipt`, which has left `word` and took from
+    /// the state `from`: if that take began the era of `word`, the era before it goes on, with the
+    /// state `state`. Returns what the word is then, if it was `word`; `None` if another call began
+    /// the era.
+    ///
+    /// No receipt of the era that ends so is out: each take after the one that began it has been
+    /// given back, or the word would be another one. So its number may be used again.
+    pub(crate) fn resume_era(
+        &self,
+        word: u64,
+        receipt: Noted,
+        from: u64,
+        state: u64,
+    ) -> Option<Result<u64, u64>> {
+        let live = self.0;
+        let before = live.before.load(Relaxed);
+        let is_first = before & Live::<N, W>::MARK != 0
+            && before & Live::<N, W>::STATE == from
+            && word & Live::<N, W>::MARK == 0
+            && live.era_began.load(Relaxed) == receipt.newest & W::MASK;
+        if !is_first {
+            return None;
+        }
+        let kept = Live::<N, W>::STATE | Live::<N, W>::SLOW;
+        let next = before & !kept | word & Live::<N, W>::SLOW | state & Live::<N, W>::STATE;
+        let replaced = live.exchange(word, next);
+        if replaced.is_ok() {
+            live.before.store(NOTHING_BEFORE, Relaxed);
+            live.era_began.store(live.before_began.load(Relaxed), Relaxed);
+            live.begun.store(live.before_begun.load(Relaxed), Relaxed);
+        }
+        Some(replaced.map(|()| next))
+    }
+
     /// Era and set of `word`, in the next era; `None` if as many have begun at this time as can be told
     /// apart.
     fn next_era(&self, word: u64, newest: u64) -> Option<u64> {
@@ -431,6 +502,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     fn has_begun(&self, newest: u64, numbers: u64) {
         let begun = self.begun_at(newest) + numbers;
         self.0.begun.store(begun, Relaxed);
+        self.0.before.store(NOTHING_BEFORE, Relaxed);
         // If all numbers were in use at this time, none of its receipts tells which era it is of.
         let is_all = begun + 1 >= Live::<N, W>::NUMBERS;
         self.0.era_began.store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
@@ -465,6 +537,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     }
 
     fn has_begun_set(&self, word: u64, next: u64, newest: u64) {
+        self.0.before.store(NOTHING_BEFORE, Relaxed);
         if self.0.era_began.load(Relaxed) != newest.wrapping_add(1) & W::MASK {
             self.has_begun(newest, 1);
         }
@@ -567,8 +640,9 @@ pub enum Carry {
     Keep,
     /// The same share of the capacity is available, to the fraction of a permit. What is owed stays owed.
     Proportional,
-    /// As many are in use as before: what the capacity grows by is available at once, or pays what is owed; what it shrinks by is taken away, down to
-    /// nothing available.
+    /// As many are in use as before: what the capacity grows by is available at once, or pays what
+    /// is owed; what it shrinks by is taken away, down to nothing available. Less is added where a
+    /// change shortly before has left more than that in use: see each limiter's bound.
     Additive,
     /// All of the new capacity is available, and nothing is owed.
     Reset,

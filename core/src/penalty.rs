@@ -34,6 +34,11 @@ use crate::{
 /// denials. The denial that starts the penalty is reported as what it is. A probe (`n = 0`), and a look
 /// ([`peek_at`](Limiter::peek_at)), never starts a penalty.
 ///
+/// In an [`AllOf`](crate::AllOf) only a denial by the limiter inside starts one, not a denial by
+/// another part, which rolls the grant back. It counts also where another part of the same
+/// composition, which names that limiter in another way, has the permits, and where a composition
+/// that is about to be rolled back has them: who asked was denied.
+///
 /// **Bound.** That of the limiter inside, always; and no request that begins after the penalty has started is admitted until
 /// `wait` has passed since the `now` of the denial that started it. A request that has found no penalty on, and is paused before
 /// it takes from the limiter inside, may still be granted by it after another one has started the penalty: it began before.

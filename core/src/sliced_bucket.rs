@@ -51,6 +51,15 @@ use crate::{
 /// [`hold`](Self::hold) settles for so long in advance: meanwhile the rest may be told up to an eighth of the unsliced half less than it would hold. The longer
 /// the hold, the fewer writes; it is the time in which that eighth comes in.
 ///
+/// **Giving back.** While a slice is out, a take from the rest cannot be undone: a refund, and an
+/// [`AllOf`](crate::AllOf) that is rolled back after this bucket has granted, return nothing. The
+/// `n` permits of that take come back by time, in `n / rate`, and until then the rest holds as many
+/// less; nothing else is lost. The reason: a slice that settles in advance writes nothing where the
+/// take has moved the rest far enough ahead. So nothing tells the refund up to when the slice may
+/// take; moved back further than that, the rest would hold what the slice has taken once more, and
+/// together they would pass the burst. Without slices, a take that is the last one is undone
+/// exactly.
+///
 /// **Cost.** A slice's grant: see [`Slice`]. Everybody else's is one compare-exchange, as a token bucket's; a denial is the load alone. Lock-free; a slice's
 /// drop is one subtraction. All accesses are `Relaxed`: a token carries no data.
 ///

@@ -498,7 +498,9 @@ pub struct TokenBucketBuilder {
 }
 
 impl TokenBucketBuilder {
-    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the burst.
+    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
+    /// burst. The buckets of a [`Keyed`](crate::Keyed) table start full all the same, for the
+    /// reason given there.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};

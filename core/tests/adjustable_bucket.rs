@@ -198,6 +198,11 @@ struct Ideal {
     /// In ticks, of the last grant or change.
     newest: i128,
     level: i128,
+    /// What changes have forgotten of what was granted, at the tick of the last one, and the
+    /// largest burst since.
+    beyond: i128,
+    changed: i128,
+    largest: u64,
 }
 
 impl Ideal {
@@ -206,7 +211,9 @@ impl Ideal {
         let divisor = gcd(gain, limit.period.max(1).into());
         let cost = (u128::from(limit.period) / divisor).cast_signed();
         let level = i128::from(limit.burst) * cost;
-        Self { frame, limit, gain: (gain / divisor).cast_signed(), cost, newest: tick, level }
+        let gain = (gain / divisor).cast_signed();
+        let (beyond, changed, largest) = (0, tick, limit.burst);
+        Self { frame, limit, gain, cost, newest: tick, level, beyond, changed, largest }
     }
 
     fn is_unlimited(&self) -> bool {
@@ -257,14 +264,24 @@ impl Ideal {
         let level = self.at(tick);
         // Towards less, also where something is owed.
         let kept = (level * new.cost).div_euclid(self.cost);
+        // What was granted and has not come in, and what the largest burst leaves of it.
+        let beyond = (self.beyond - (tick - self.changed) * self.gain).max(0);
+        let out = self.full() + beyond - level;
+        let part = -(-(out % self.cost) * new.cost).div_euclid(self.cost);
+        let granted = out / self.cost * new.cost + part;
+        new.largest =
+            if beyond > 0 { self.largest.max(limit.burst) } else { limit.burst.max(self.limit.burst) };
+        let most = i128::from(new.largest) * new.cost - granted;
         new.level = match carry {
-            Carry::Proportional if level > 0 => level * new.full() / self.full(),
+            Carry::Proportional if level > 0 => (level * new.full() / self.full()).min(most),
             Carry::Additive => {
-                (kept + (i128::from(limit.burst) - i128::from(self.limit.burst)) * new.cost).max(kept.min(0))
+                let grown = (i128::from(limit.burst) - i128::from(self.limit.burst)) * new.cost;
+                (kept + grown).max(kept.min(0)).min(most)
             }
             _ => kept,
         }
         .min(new.full());
+        new.beyond = (granted + new.level - new.full()).max(0);
         new
     }
 }

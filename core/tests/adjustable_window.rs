@@ -567,17 +567,20 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
         let tick = limit.tick().as_nanos() as u64;
         let horizon = limit.horizon().as_nanos() as u64 + tick;
         let (stale, longest) = (limit.staleness().as_nanos() as u64, 100_000_000_000 + tick);
-        // All of them end at 1,010 s, or where that comes around.
+        // All of them end at 1,010 s, or where that comes around; on a grid, with the window that
+        // this lies in.
         let around = horizon + 1_010_000_000_000;
+        let is_on_grid = format!("{limit:?}").contains("started: false");
+        let full = if is_on_grid { around.next_multiple_of(10_000_000_000) } else { around };
         let told = |instant| limit.available_at(Timestamp::from_nanos(instant));
         let shut = around - longest - 2 * stale;
-        for instant in [shut - 1_000_000_000, around, around + 1_000_000_000] {
+        for instant in [shut - 10_000_000_000, full, full + 1_000_000_000] {
             assert_eq!(told(instant), 10, "{instant}: {limit:?}");
         }
-        for instant in (shut + 1_000_000_000..around).step_by(300_000_000) {
+        for instant in (shut + 1_000_000_000..full).step_by(300_000_000) {
             assert_eq!(told(instant), 0, "{instant}: {limit:?}");
             let denied = limit.take_at(Timestamp::from_nanos(instant), 1).unwrap_err();
-            assert_eq!(denied.retry(limit), Retry::At(Timestamp::from_nanos(around)));
+            assert_eq!(denied.retry(limit), Retry::At(Timestamp::from_nanos(full)));
         }
         // With room in the old window, only those are denied who could be late.
         limit.adjust_at(at(1_001), 20, 10 * SECOND, Carry::Additive).unwrap();
@@ -589,6 +592,63 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
         assert!(limit.peek_at(Timestamp::from_nanos(then.as_nanos() - 1), 1).is_err());
     }
     on_each!(check);
+}
+
+/// Where the word comes around, an old end lies between two instants of the grid: what is granted
+/// before it and after it is granted in one window.
+#[test]
+fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_limit() {
+    fn check<W: Word>(window: u64, wide: bool) {
+        for phase in 0..40 {
+            for origin in [0, 1_700_000_000_000_000_000] {
+                let length = Duration::from_nanos(window);
+                let longest = if wide { 4 * length } else { length };
+                let limit: AdjustableWindow<W> = AdjustableWindow::builder(3, length)
+                    .max_limit(7)
+                    .max_window(longest)
+                    .origin(Timestamp::from_nanos(origin))
+                    .build_on()
+                    .unwrap();
+                let horizon = limit.horizon().as_nanos() as u64 + limit.tick().as_nanos() as u64;
+                let start = horizon.saturating_sub(5 * window) + phase * window / 4;
+                let mut granted = [0; 40];
+                let mut largest = 3_u32;
+                for step in 0..80 {
+                    let now = start + step * window / 4;
+                    let instant = Timestamp::from_nanos(origin + now);
+                    if step == phase && phase % 3 == 0 {
+                        largest = 5;
+                        limit.adjust_at(instant, 5, length, Carry::Additive).unwrap();
+                    }
+                    if (step + phase) % 3 > 0 {
+                        let told = limit.available_at(instant);
+                        for _ in 0..=step % 2 {
+                            if let Ok(_taken) = limit.take_at(instant, 1) {
+                                granted[((now / window) - start / window) as usize] += 1;
+                            }
+                        }
+                        let left = limit.available_at(instant);
+                        assert!(left <= told && told - left <= step % 2 + 1);
+                        if let Err(denied) = limit.take_at(instant, largest) {
+                            let Retry::At(then) = denied.retry(&limit) else { panic!("{denied:?}") };
+                            assert!(limit.peek_at(then, largest).is_ok(), "{then} after {now}");
+                            let before = Timestamp::from_nanos(then.as_nanos() - 1);
+                            assert!(limit.peek_at(before, largest).is_err(), "{then} after {now}");
+                        } else {
+                            granted[((now / window) - start / window) as usize] += largest;
+                        }
+                    }
+                }
+                let most = granted.iter().max().unwrap();
+                assert!(*most <= largest, "{most} of {largest} in a window, {phase}: {granted:?}");
+            }
+        }
+    }
+    for wide in [false, true] {
+        check::<u64>(7_000_000_000, wide);
+        check::<u32>(7_000_000_000, wide);
+        check::<u32>(1_000_000_000, wide);
+    }
 }
 
 /// A window with an end and a count, in ticks that never wrap.

@@ -8,8 +8,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    Concurrency, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry, Setting, SettingsError,
-    Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry, Setting,
+    SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -274,4 +274,40 @@ fn without_thresholds_nothing_is_decided() {
     assert!(limit.take_at(s(0), 1).is_ok());
     assert_eq!((limit.decision_at(s(0)), limit.decisions_at(s(0))), (None, []));
     assert_eq!((limit.staleness(), limit.horizon()), (Duration::MAX, Duration::MAX));
+}
+
+#[test]
+fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
+    let warn = Threshold { used: 1, hold: 5 * SECOND, decision: "warn" };
+    // The look passes, and the last limit denies after all: the same permit is named twice.
+    let gate = Concurrency::new(1);
+    let limit = Escalation::new(TokenBucket::new(Rate::per_second(1), 5), [warn]);
+    let limits = AllOf::new((&limit, &gate, Counted::new(&gate)));
+    assert!(limits.try_acquire_at(s(0), 1).is_err());
+    assert_eq!((limit.available_at(s(0)), limit.decision_at(s(0))), (5, None), "nothing has happened");
+    // Also through wrappers, and as a part of a part.
+    let wrapped = AllOf::new((Counted::new(&limit), AllOf::new((&limit, &gate)), Counted::new(&gate)));
+    assert!(wrapped.try_acquire_at(s(0), 1).is_err());
+    assert_eq!(limit.decision_at(s(0)), None);
+    let around = Escalation::new(AllOf::new((&limit, Concurrency::new(1))), [warn]);
+    assert!(AllOf::new((&around, &gate, Counted::new(&gate))).try_acquire_at(s(0), 1).is_err());
+    assert_eq!((limit.decision_at(s(0)), around.decision_at(s(0))), (None, None));
+
+    let limits = AllOf::new((&around, &gate));
+    let lease = limits.try_acquire_at(s(0), 1).unwrap();
+    assert_eq!((limit.decision_at(s(0)), around.decision_at(s(0))), (Some(&"warn"), Some(&"warn")));
+    drop(lease);
+    assert_eq!(limit.decision_at(s(4)), Some(&"warn"), "of a grant it stays on");
+}
+
+#[test]
+fn in_a_composition_a_denial_by_the_limiter_inside_starts_holds_and_another_one_does_not() {
+    let threshold = || [Threshold { used: 2, hold: 5 * SECOND, decision: () }];
+    let (first, second) = (Concurrency::new(2), Concurrency::new(2));
+    let limits = AllOf::new((Escalation::new(&first, threshold()), Escalation::new(&second, threshold())));
+    let held = second.try_acquire(2).unwrap();
+    assert!(limits.try_acquire_at(s(0), 1).is_err());
+    drop(held);
+    let (one, other) = limits.limits();
+    assert_eq!((one.decision_at(s(0)), other.decision_at(s(0))), (None, Some(&())));
 }

@@ -245,6 +245,45 @@ fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
 }
 
 #[test]
+fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_it_was() {
+    fn check<W: Word>() {
+        let bucket = TokenBucket::builder(Rate::per_second(10), 8).debt(20);
+        let bucket = bucket.build_adjustable_on::<W>().unwrap();
+        let _taken = bucket.try_acquire_at(at(0), 8).unwrap();
+        bucket.force_at(at(0), 2).unwrap();
+        let reserved = bucket.reserve_at(at(700), 3, SECOND).unwrap();
+        assert_eq!(reserved.due(), at(700));
+        for n in [1, 2, 1] {
+            // As a composition does that is denied after all; more often than eras can be told
+            // apart.
+            for _ in 0..9_000 {
+                let mut receipt = bucket.take_at(at(700), n).unwrap();
+                assert_eq!(bucket.refund_at(at(700), n, &mut receipt), n);
+            }
+        }
+        assert_eq!(bucket.available_at(at(700)), 2);
+        assert_eq!(reserved.cancel_at(at(700)), 3);
+        assert_eq!(bucket.available_at(at(700)), 5);
+    }
+    check::<u32>();
+    check::<u64>();
+}
+
+#[test]
+fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
+    let bucket = TokenBucket::builder(Rate::per_second(10), 8).debt(20).build_adjustable().unwrap();
+    bucket.force_at(at(0), 10).unwrap();
+    let mut first = bucket.take_at(at(1_000), 3).unwrap();
+    let mut second = bucket.take_at(at(1_000), 2).unwrap();
+    assert_eq!(bucket.refund_at(at(1_000), 2, &mut second), 2, "it is not the one that ended the debt");
+    assert_eq!(bucket.refund_at(at(1_000), 1, &mut first), 1);
+    let mut third = bucket.take_at(at(1_000), 4).unwrap();
+    assert_eq!(bucket.refund_at(at(1_000), 2, &mut first), 2, "out of turn");
+    assert_eq!(bucket.refund_at(at(1_000), 4, &mut third), 0, "of the era before");
+    assert_eq!(drain(&bucket, at(1_000)), 4);
+}
+
+#[test]
 fn a_denied_composition_starts_no_cooldown_window() {
     let window = CooldownWindow::builder(10, SECOND).build().unwrap();
     let gate = Concurrency::new(1);
@@ -282,6 +321,56 @@ fn nothing_is_gained_in_a_window_by_changing_it_often() {
             granted += drain(&window, at(0));
             assert!(granted <= 10, "{granted} of 10 with {plan}");
         }
+    }
+}
+
+#[test]
+fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
+    fn check<W: Word>(tally: &mut u64) {
+        let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
+        let settings =
+            |set| [(Rate::per_second(10), 10), (Rate::per_second(7), 1), (Rate::per_minute(7), 4)][set];
+        for spent in 0..=13 {
+            for plan in 0..27 {
+                for (one, other) in [(1, 0), (2, 0), (1, 2)] {
+                    let bucket = TokenBucket::builder(Rate::per_second(10), 10).debt(5);
+                    let bucket = bucket.build_adjustable_on::<W>().unwrap();
+                    bucket.force_at(at(0), spent).unwrap();
+                    let mut granted = u64::from(spent);
+                    for step in 0..4 {
+                        for (set, carry) in [(one, plan % 3), (other, plan / 3 % 3)] {
+                            let (rate, burst) = settings(set);
+                            match bucket.adjust_at(at(0), rate, burst, carries[carry]) {
+                                Ok(()) | Err(ChangeError::Owes) => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        // Some of it is taken in between.
+                        if plan / 9 == step && bucket.take_at(at(0), 1).is_ok() {
+                            granted += 1;
+                        }
+                    }
+                    granted += drain(&bucket, at(0));
+                    assert!(granted <= 10.max(spent.into()), "{granted} of 10 with {plan}, {spent} before");
+                    *tally += 1;
+                }
+            }
+        }
+    }
+    let mut tally = 0;
+    check::<u32>(&mut tally);
+    check::<u64>(&mut tally);
+    assert_eq!(tally, 2 * 14 * 27 * 3);
+}
+
+#[test]
+fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
+    for (later, left) in [(0, 1), (100, 2), (1_000, 10), (500, 6), (900, 10)] {
+        let bucket = TokenBucket::builder(Rate::per_second(10), 10).build_adjustable().unwrap();
+        bucket.take_at(at(0), 9).unwrap();
+        bucket.adjust_at(at(0), Rate::per_second(10), 1, Carry::Keep).unwrap();
+        bucket.adjust_at(at(later), Rate::per_second(10), 10, Carry::Additive).unwrap();
+        assert_eq!(bucket.available_at(at(later)), left, "after {later} ms");
     }
 }
 

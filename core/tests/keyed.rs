@@ -1216,3 +1216,16 @@ fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
     let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 31), 0).is_ok());
     assert!(free, "horizon and staleness {horizon:?}: no new key ever");
 }
+
+#[test]
+fn each_key_starts_full_whatever_a_bucket_starts_with() {
+    for initial in [0, 1, 5] {
+        let limit = TokenBucket::builder(Rate::per_second(1), 5).initial(initial).build_on().unwrap();
+        let users = Keyed::new(limit, Line::for_keys(8), RandomState::new());
+        for key in 0..4 {
+            let user = users.key(&key);
+            assert_eq!(user.available_at(at(0)), 5);
+            assert!(user.try_acquire_at(at(0), 5).is_ok() && user.try_acquire_at(at(0), 1).is_err());
+        }
+    }
+}

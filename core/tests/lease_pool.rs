@@ -252,3 +252,19 @@ fn a_limiter_that_panics_while_it_releases_does_not_release_twice() {
     assert_eq!((pool.limiter().limit.in_use(), pool.leases()), (0, 0));
     assert!(pool.claim_at(NOW, 2, None).is_ok());
 }
+
+#[test]
+fn an_id_of_another_pool_is_told_by_its_slot_and_generation_alone() {
+    let (pool, other): (LeasePool<_, 2>, LeasePool<_, 2>) =
+        (LeasePool::new(Concurrency::new(9)), LeasePool::new(Concurrency::new(9)));
+    let foreign = other.claim_at(NOW, 3, None).unwrap();
+    assert_eq!(pool.release(foreign), Err(StaleId), "the slot holds no lease");
+    // Of the same slot and generation: as documented, it releases this pool's own lease, once.
+    let own = pool.claim_at(NOW, 2, None).unwrap();
+    assert_eq!((pool.release(foreign), pool.release(own)), (Ok(2), Err(StaleId)));
+    assert_eq!((pool.limiter().in_use(), other.limiter().in_use()), (0, 3), "no permit is lost, nor made");
+    // Of the next generation: told.
+    let own = pool.claim_at(NOW, 2, None).unwrap();
+    assert_eq!(pool.release(foreign), Err(StaleId));
+    assert_eq!((pool.release(own), other.release(foreign)), (Ok(2), Ok(3)));
+}

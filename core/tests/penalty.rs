@@ -508,3 +508,18 @@ fn a_composition_starts_the_penalty_of_the_limit_that_denies_and_of_no_other() {
     assert_eq!(limits.retry(denied), Retry::At(s(5)));
     assert!(limits.try_acquire_at(s(5), 1).is_ok());
 }
+
+#[test]
+fn a_grant_that_a_composition_rolls_back_starts_no_penalty() {
+    let gate = Concurrency::new(1);
+    let limit = Penalty::new(TokenBucket::new(Rate::per_second(1), 5), SECOND);
+    // The look passes, and the last limit denies after all.
+    let limits = AllOf::new((&limit, &gate, Counted::new(&gate)));
+    assert!(limits.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    assert!(!limit.is_on_at(Timestamp::ZERO));
+    assert_eq!(limit.available_at(Timestamp::ZERO), 5);
+    // The limiter inside denies itself, though the permit is taken by the same composition.
+    let inside = Penalty::new(&gate, SECOND);
+    assert!(AllOf::new((&gate, &inside)).try_acquire_at(Timestamp::ZERO, 1).is_err());
+    assert!(inside.is_on_at(Timestamp::ZERO));
+}

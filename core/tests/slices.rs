@@ -1154,3 +1154,18 @@ fn nothing_about_slices_allocates() {
     });
     assert_eq!(allocated, 0);
 }
+
+#[test]
+fn a_rollback_beside_a_slice_costs_the_rest_what_was_rolled_back_until_that_has_come_in() {
+    let (bucket, twin) =
+        (SlicedBucket::new(Rate::per_second(10), 20), SlicedBucket::new(Rate::per_second(10), 20));
+    let slices = (bucket.slice_at(at(0), 8).unwrap(), twin.slice_at(at(0), 8).unwrap());
+    assert!(AllOf::new((&bucket, Fickle)).try_acquire_at(at(1_000), 4).is_err());
+    for (now, lost) in [(1_000, 4), (1_100, 3), (1_300, 1), (1_400, 0), (9_000, 0)] {
+        assert_eq!(bucket.available_at(at(now)) + lost, twin.available_at(at(now)), "at {now}");
+    }
+    drop(slices);
+    let (before, now) = (bucket.available_at(at(9_000)), at(9_000));
+    assert!(AllOf::new((&bucket, Fickle)).try_acquire_at(now, 4).is_err());
+    assert_eq!(bucket.available_at(now), before, "without slices it is exact");
+}

@@ -46,6 +46,10 @@ enum What {
 
 /// Checks all that was granted in a trace.
 trait Bound: Subject {
+    /// Whether what is given back counts at the time of that: those who are late find no more than
+    /// is there then. (Not where a change counts at the newest time of a grant.)
+    const NOTES_REFUNDS: bool = false;
+
     /// Whether what nobody has seen is undone.
     fn is_rolled_back(&self) -> bool {
         true
@@ -128,10 +132,19 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
     ideal.level =
         if rate.is_unlimited() { ideal.full() } else { i128::from(terms.initial.min(burst)) * parts };
     let mut floor = 0;
+    // The largest burst since the last reset, and what was granted in this tick since the first
+    // change in it.
+    let (mut largest, mut since_change, mut tick_of_change) = (i128::from(burst), 0, None);
     for (at, event) in counted(events, true) {
         ideal.pass(rounded(at).max(terms.origin));
+        if tick_of_change.is_some_and(|tick| tick < ideal.newest) {
+            (since_change, tick_of_change) = (0, None);
+        }
         match event.what {
             What::Granted { n, forced } => {
+                if tick_of_change.is_some() {
+                    since_change += i128::from(n) * parts;
+                }
                 if forced {
                     floor = -i128::from(terms.debt) * parts;
                 }
@@ -149,10 +162,15 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                 let (old, old_burst) = (ideal.rate, ideal.burst);
                 (ideal.rate, ideal.burst) = (rate, burst.into());
                 let full = ideal.full();
-                if old.is_unlimited() {
+                if old.is_unlimited() || carry == Carry::Reset || rate.is_unlimited() {
+                    (largest, since_change, tick_of_change) = (ideal.burst, 0, None);
                     ideal.level = full;
                     continue;
                 }
+                largest = largest.max(ideal.burst);
+                tick_of_change = Some(ideal.newest);
+                // However often settings are changed at one instant, nothing is gained.
+                let most = (largest * parts - since_change).max(ideal.level);
                 ideal.level = match carry {
                     Carry::Reset => full,
                     // Rounded up.
@@ -165,10 +183,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                     }
                     Carry::Keep | Carry::Proportional => ideal.level,
                 }
-                .min(full);
-                if rate.is_unlimited() {
-                    ideal.level = full;
-                }
+                .min(full)
+                .min(most);
             }
         }
     }
@@ -176,6 +192,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
 }
 
 impl<W: Word> Bound for Bucket<W> {
+    const NOTES_REFUNDS: bool = true;
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
         let tick = self.bucket.tick().as_nanos() as u64;
@@ -191,6 +209,8 @@ impl<W: Word> Bound for Adjustable<W> {
 }
 
 impl Bound for Table<TokenBucket<KeyedWord>> {
+    const NOTES_REFUNDS: bool = true;
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = self.bucket_terms();
         let rate = Rate::new(terms.permits, Duration::from_nanos(terms.period));
@@ -202,6 +222,8 @@ impl Bound for Table<TokenBucket<KeyedWord>> {
 }
 
 impl<W: Word> Bound for Sliced<W> {
+    const NOTES_REFUNDS: bool = true;
+
     fn is_rolled_back(&self) -> bool {
         self.bucket.sliced() == 0
     }
@@ -398,7 +420,7 @@ fn build<S: Bound>(seed: u64) -> Option<(S, Facts, Draws<'static>)> {
 }
 
 /// Random calls, with a grant that is kept for long.
-fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
+fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     let mut clock = Clock { facts: *facts, now: facts.origin, newest: facts.origin };
     if draws.once_in(4) {
         clock.now = facts.origin.saturating_add(draws.magnitude(4 * facts.reach));
@@ -430,8 +452,83 @@ fn choose<S: Subject>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     }
     if is_kept {
         keep::<S>(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Reserve) && draws.once_in(8) {
+        settle_debt(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Adjust) && draws.once_in(8) {
+        change_often(draws, &clock, &mut ops);
+    } else if verbs.contains(&Verb::Cut) && draws.once_in(8) {
+        slice_for_long(draws, &clock, &mut ops);
+    } else if S::NOTES_REFUNDS && draws.once_in(8) {
+        refund_before_late(draws, &clock, &mut ops);
     }
     ops
+}
+
+/// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then
+/// the rest is taken.
+fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, reach, .. } = clock.facts;
+    // All has come in.
+    let now = clock.newest.saturating_add(draws.one_of(&[0, reach]));
+    let k = draws.one_of(&[burst / 2, burst / 4, 1]).clamp(1, u32::MAX.into()) as u32;
+    ops.push(Op::Cut { now, n: k, slot: 0 });
+    // About the hold: an eighth of what the rest has at least.
+    let later = now.saturating_add(draws.below(burst / 16 + 1).saturating_mul(grain));
+    ops.push(Op::Draw { now: later, n: k, slot: 0 });
+    ops.push(Op::Uncut { slot: 0 });
+    for n in [burst, burst / 2, burst / 4, burst / 8, burst / 16, 1, 1, 1, 1] {
+        ops.push(Op::Take { now: later, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+    }
+}
+
+/// A take of a full limiter that is given back in whole some time later; then all is taken by one
+/// who is late, and what came in since by one who is not.
+fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, reach, staleness, .. } = clock.facts;
+    let now = clock.newest.saturating_add(reach);
+    let n = draws.within(1, burst.min(3)) as u32;
+    ops.push(Op::Take { now, n, slot: 0 });
+    let later = now.saturating_add(draws.within(1, 8).saturating_mul(grain).min(staleness));
+    ops.push(Op::Refund { now: later, n, slot: 0 });
+    for now in [now, later] {
+        for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
+            ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+        }
+    }
+}
+
+/// Changes between two settings over and over, and takes what there is, at one instant.
+fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let (now, burst) = (clock.newest, clock.facts.burst);
+    let carry = |draws: &mut Draws<'_>| draws.one_of(&[Carry::Keep, Carry::Additive, Carry::Proportional]);
+    let changes = [0, 1].map(|_| (draws.below(4) as u8, carry(draws)));
+    for _ in 0..draws.within(2, 6) {
+        for (to, carry) in changes {
+            ops.push(Op::Adjust { now, to, carry });
+            for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
+                if n > 0 && draws.once_in(2) {
+                    ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+                }
+            }
+        }
+    }
+}
+
+/// A debt that has come in, a reservation besides, and a rollback of the take that would end the
+/// debt's era.
+fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
+    let Facts { grain, burst, .. } = clock.facts;
+    let now = clock.newest;
+    for n in [burst, burst / 2, 1, 1] {
+        ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+    }
+    let (owed, reserved) = (draws.within(1, 3), draws.within(1, 3));
+    ops.push(Op::Force { now, n: owed as u32 });
+    let now = now.saturating_add((owed + reserved + draws.within(1, 3)).saturating_mul(grain));
+    ops.push(Op::Reserve { now, n: reserved as u32, wait: 0, slot: 1 });
+    ops.push(Op::Rollback { now, n: 1 });
+    ops.push(Op::Cancel { now, slot: 1 });
+    ops.push(Op::Take { now, n: burst.min(3) as u32, slot: 2 });
 }
 
 /// A grant that is kept until the word has come round: by the time, or by what was given back and changed meanwhile.
@@ -554,10 +651,15 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                 {
                     *n = n.saturating_sub(outcome.back);
                 }
+                if S::NOTES_REFUNDS && matches!(op, Op::Refund { .. }) {
+                    events.push(Event { now, due: now, what: What::Noted });
+                }
             }
             Op::Adjust { to, carry, .. } if outcome.acted => {
                 // Those keep their instants: the bound is exceeded by as much, as documented.
-                let at = events.iter().map(|event| event.now).max().unwrap_or(0).max(now);
+                let is_noted = |event: &&Event| !matches!(event.what, What::Refused);
+                let noted = events.iter().filter(is_noted).map(|event| event.now).max();
+                let at = noted.unwrap_or(0).max(now);
                 for event in &mut events {
                     if let What::Granted { n, .. } = &mut event.what
                         && event.due > at
