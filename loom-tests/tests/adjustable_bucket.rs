@@ -372,7 +372,7 @@ fn a_grant_beside_changes_that_come_round_decides_by_its_settings<W: Word>() {
         // It comes round after too many changes for a model.
         return;
     }
-    explore_within(2, || {
+    explore_briefly(1, 2, || {
         let settings = TokenBucket::builder(every(10), 2).initial(0).tick(Duration::from_secs(1));
         let settings = settings.staleness(Duration::from_secs(60));
         let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());

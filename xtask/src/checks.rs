@@ -41,6 +41,7 @@ pub(crate) const TASKS: &[Task] = &[
             "core-tests",
             "doc-tests",
             "loom",
+            "explore",
             "hot-paths",
             "no-std",
             "firmware",

@@ -1,11 +1,15 @@
-//! Shows that the loom models can fail: weakens the core or the queue in one place at a time, and expects the model that is named for that
-//! place to fail.
+//! Shows that the checks can fail: weakens the core or the queue in one place at a time, and expects
+//! the loom model or the test that is named for that place to fail.
 
+mod models;
+mod tested;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// One change for the worse, and the model that must notice.
+/// One change for the worse, and what must notice.
 struct Mutant {
     /// A file, from the workspace's root.
     file: &'static str,
@@ -14,16 +18,45 @@ struct Mutant {
     /// What is replaced, found once in the function.
     text: &'static str,
     by: &'static str,
-    /// A test of the package of loom models: its file, and its name.
-    model: (&'static str, &'static str),
+    /// The file of a test, and its name.
+    test: (&'static str, &'static str),
 }
 
-/// Weakens the core and the queue of the workspace in `root` in each way of [`MUTANTS`], in a copy under `target`.
+/// Mutants, and how the tests that must notice them are run.
+struct Suite {
+    mutants: &'static [Mutant],
+    /// For `cargo test`.
+    arguments: &'static [&'static str],
+    rustflags: &'static str,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        mutants: tested::OF_THE_CORE,
+        arguments: &["--profile", "checked", "--package", "portcullis-core", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: tested::OF_THE_QUEUE,
+        arguments: &["--package", "portcullis-async", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: models::MUTANTS,
+        arguments: &["--release", "--package", "portcullis-loom"],
+        rustflags: "--cfg loom",
+    },
+];
+
+/// A test that runs for longer has not come to its end: a weakened queue may lose a wake-up.
+const LIMIT: &str = "600";
+
+/// Weakens the core and the queue of the workspace in `root` in each way, in a copy under `target`.
 ///
 /// # Errors
 ///
-/// When a model passes that should fail, when a text that is to be replaced is not there once, or when the models fail on the
-/// sources as they are.
+/// When a test passes that should fail, when a text that is to be replaced is not there once, or when
+/// a test fails on the sources as they are.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let scratch = root.join("target/weaken");
     let tree = scratch.join("tree");
@@ -31,44 +64,66 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
     }
     copy(root, &tree).map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))?;
-    let models = Models { tree, build: scratch.join("build") };
 
-    let untouched = models.cargo(&["--no-fail-fast"])?;
-    if !untouched.status.success() {
-        println!("{}", text_of(&untouched));
-        return Err("the models fail on the sources as they are".to_owned());
+    let (mut tried, mut failed) = (0, 0);
+    for suite in SUITES {
+        let bench = Bench { suite, tree: &tree, build: scratch.join("build") };
+        bench.try_untouched()?;
+        for mutant in suite.mutants {
+            let outcome = bench.try_mutant(mutant);
+            tried += 1;
+            failed += usize::from(outcome.is_err());
+            let (mark, what) = match outcome {
+                Ok(what) => ("noticed", what),
+                Err(why) => ("FAILED", why),
+            };
+            let (file, name) = mutant.test;
+            println!("{mark}: {}: {} -> {}", mutant.file, one_line(mutant.text), one_line(mutant.by));
+            println!("         {file} {name}: {what}");
+        }
     }
-    let mut failed = 0;
-    for mutant in MUTANTS {
-        let outcome = models.try_mutant(mutant);
-        failed += usize::from(outcome.is_err());
-        let (mark, what) = match outcome {
-            Ok(what) => ("noticed", what),
-            Err(why) => ("FAILED", why),
-        };
-        let (file, name) = mutant.model;
-        println!("{mark}: {}: {} -> {}", mutant.file, one_line(mutant.text), one_line(mutant.by));
-        println!("         {file} {name}: {what}");
-    }
-    println!("{} passed, {failed} failed", MUTANTS.len() - failed);
+    println!("{} passed, {failed} failed", tried - failed);
     if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened places were not noticed")) }
 }
 
-/// The copy of the workspace, and where all mutants of it are built.
-struct Models {
-    tree: PathBuf,
+/// A suite, the copy of the workspace, and where all mutants of it are built.
+struct Bench<'t> {
+    suite: &'static Suite,
+    tree: &'t Path,
     build: PathBuf,
 }
 
-impl Models {
-    /// Tries one mutant, and puts the file back. Returns by what the model noticed, or why that is in doubt.
+impl Bench<'_> {
+    /// Runs the tests that are named, on the sources as they are.
+    fn try_untouched(&self) -> Result<(), String> {
+        let tests = || self.suite.mutants.iter().map(|mutant| mutant.test);
+        for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
+            let names = tests().filter(|(other, _)| *other == file).map(|(_, name)| name);
+            let names: BTreeSet<_> = names.collect();
+            let arguments: Vec<_> =
+                ["--test", file, "--", "--exact"].into_iter().chain(names.clone()).collect();
+            let ran = self.cargo(&arguments)?;
+            let text = text_of(&ran);
+            if !ran.status.success() {
+                println!("{text}");
+                return Err(format!("a test of {file} fails on the sources as they are"));
+            }
+            if !text.contains(&format!("{} passed", names.len())) {
+                return Err(format!("{file} has no test of one of these names: {names:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries one mutant, and puts the file back. Returns by what the test noticed, or why that is in
+    /// doubt.
     fn try_mutant(&self, mutant: &Mutant) -> Result<String, String> {
         let path = self.tree.join(mutant.file);
         let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mutated = mutate(&original, mutant)?;
         let write = |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
         write(&mutated)?;
-        let outcome = self.expect_failure(mutant.model);
+        let outcome = self.expect_failure(mutant.test);
         write(&original)?;
         outcome
     }
@@ -81,11 +136,14 @@ impl Models {
         let ran = self.cargo(&["--test", file, "--", "--exact", name])?;
         let text = text_of(&ran);
         if ran.status.success() {
-            Err(if text.contains("1 passed") { "passes" } else { "there is no such model" }.to_owned())
+            Err(if text.contains("1 passed") { "passes" } else { "there is no such test" }.to_owned())
         } else if text.contains("exceeded maximum number of branches") {
             Err(format!("runs for ever, and shows nothing:\n{text}"))
+        } else if ran.status.code() == Some(TIMED_OUT) {
+            Ok("it does not come to its end".to_owned())
         } else {
-            // The first panic's message is on the line after its place. (Loom may panic once more, and abort.)
+            // The first panic's message is on the line after its place. (Loom may panic once more, and
+            // abort.)
             let message = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
             message.map(str::to_owned).ok_or_else(|| format!("does not run:\n{text}"))
         }
@@ -93,12 +151,19 @@ impl Models {
 
     fn cargo(&self, arguments: &[&str]) -> Result<Output, String> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Command::new(cargo)
-            .args(["test", "--package", "portcullis-loom", "--release"])
+        let flags = match self.suite.rustflags {
+            "" => std::env::var("RUSTFLAGS").unwrap_or_default(),
+            flags => flags.to_owned(),
+        };
+        Command::new("timeout")
+            .arg(LIMIT)
+            .arg(cargo)
+            .arg("test")
+            .args(self.suite.arguments)
             .args(arguments)
-            .current_dir(&self.tree)
+            .current_dir(self.tree)
             .env("CARGO_TARGET_DIR", &self.build)
-            .env("RUSTFLAGS", "--cfg loom")
+            .env("RUSTFLAGS", flags)
             .env("PORTCULLIS_THOROUGH", "1")
             .env("RUST_BACKTRACE", "0")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -107,6 +172,9 @@ impl Models {
             .map_err(|error| format!("cargo: {error}"))
     }
 }
+
+/// What `timeout` ends with.
+const TIMED_OUT: i32 = 124;
 
 /// `source` with the one change.
 fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
@@ -157,1415 +225,6 @@ fn one_line(text: &str) -> String {
     if words.is_empty() { "(nothing)".to_owned() } else { words.join(" ") }
 }
 
-const TOKEN_BUCKET: &str = "core/src/token_bucket.rs";
-const LATTICE: &str = "core/src/lattice.rs";
-const FIXED_WINDOW: &str = "core/src/fixed_window.rs";
-const SLICED_BUCKET: &str = "core/src/sliced_bucket.rs";
-const SLICE: &str = "core/src/slice.rs";
-const LINE: &str = "core/src/line.rs";
-const KEYED: &str = "core/src/keyed.rs";
-const KEYED_ARRAY: &str = "core/src/keyed_array.rs";
-const TABLE: &str = "core/src/table.rs";
-const HALL: &str = "async/src/hall.rs";
-const ADMIT: &str = "async/src/hall/admit.rs";
-const SERVE: &str = "async/src/hall/serve.rs";
-const WAITS: &str = "async/src/hall/waits.rs";
-const DRIVER: &str = "async/src/hall/driver.rs";
-const MARKS: &str = "async/src/marks.rs";
-const LIST: &str = "async/src/list.rs";
-const DRIVE: &str = "async/src/drive.rs";
-const CREW: &str = "async/src/crew.rs";
-const QUEUE: &str = "async/src/queue.rs";
-const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
-const SEED: &str = "core/src/seed.rs";
-const SLIDING_WINDOW: &str = "core/src/sliding_window.rs";
-const CONCURRENCY: &str = "core/src/concurrency.rs";
-const LEASE_POOL: &str = "core/src/lease_pool.rs";
-const LIVE: &str = "core/src/live.rs";
-
-/// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each algorithm some check left out or transition broken.
-const MUTANTS: &[Mutant] = &[
-    Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn take(&self",
-        text: "Err(newer) => used = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
-        model: ("token_bucket", "wide::racing_takes_share_the_burst_and_never_pass_it"),
-    },
-    Mutant {
-        file: LATTICE,
-        within: "macro_rules! left",
-        text: "distance >= $behind",
-        by: "false && $behind > 0",
-        model: ("token_bucket", "wide::an_older_now_is_told_no_more_than_the_newest"),
-    },
-    Mutant {
-        file: LATTICE,
-        within: "macro_rules! left",
-        text: "distance >= $behind",
-        by: "distance >= mask / 2 && $behind > 0",
-        model: ("token_bucket", "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon"),
-    },
-    Mutant {
-        file: LATTICE,
-        within: "macro_rules! left",
-        text: "position.wrapping_sub(full)\n",
-        by: "used\n",
-        model: ("token_bucket", "wide::a_bucket_refills_from_the_newest_now_of_two_racers"),
-    },
-    Mutant {
-        file: FIXED_WINDOW,
-        within: "fn take(&self",
-        text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
-        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
-    },
-    Mutant {
-        file: FIXED_WINDOW,
-        within: "fn take(&self",
-        text: "other < self.limit() - wanted",
-        by: "other < self.limit()",
-        model: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
-    },
-    Mutant {
-        file: FIXED_WINDOW,
-        within: "fn elsewhere(",
-        text: "if count + wanted > layout.limit()",
-        by: "if false && count > 0",
-        model: ("fixed_window", "wide::two_first_requests_start_one_window"),
-    },
-    Mutant {
-        file: FIXED_WINDOW,
-        within: "fn elsewhere(",
-        text: "(_, None) => Some(begun)",
-        by: "(_, None) => Some(begun + layout.split(state).0)",
-        model: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
-    },
-    Mutant {
-        file: "core/src/stamped.rs",
-        within: "fn ahead(&self",
-        text: "distance < self.behind.into()",
-        by: "true",
-        model: ("fixed_window", "wide::a_late_now_counts_in_the_newest_window"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "let mut state = self.state.load(Acquire)",
-        by: "let mut state = self.state.load(Relaxed)",
-        model: ("sliding_window", "wide::one_denied_by_a_take_sees_the_roll_before_it"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "let mut state = self.state.load(Acquire)",
-        by: "let mut state = self.state.load(Relaxed)",
-        model: ("sliding_window", "wide::a_denial_beside_a_roll_leaves_the_limiter_as_it_was"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "self.roll(epoch);\n                    state = self.state.load(Acquire)",
-        by: "self.roll(epoch);\n                    state = self.state.load(Relaxed)",
-        model: ("sliding_window", "wide::one_denied_after_a_roll_of_its_own_sees_the_roll_before_it"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "self.roll(decides);\n                state = self.state.load(Acquire)",
-        by: "self.roll(decides);\n                state = self.state.load(Relaxed)",
-        model: ("sliding_window", "one_denied_after_a_whole_horizon_sees_the_roll_before_it"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "Relaxed, Acquire)",
-        by: "Relaxed, Relaxed)",
-        model: ("sliding_window", "wide::one_denied_after_a_lost_exchange_sees_the_roll_before_it"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "fetch_add(wanted, Release)",
-        by: "fetch_add(wanted, Relaxed)",
-        model: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn roll(&self",
-        text: "target, Acquire, Relaxed)",
-        by: "target, Relaxed, Relaxed)",
-        model: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn pay(&self",
-        text: "rolled, Release, Relaxed)",
-        by: "rolled, Relaxed, Relaxed)",
-        model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn within(&self",
-        text: "self.state.load(Acquire)",
-        by: "self.state.load(Relaxed)",
-        model: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn retry(&self",
-        text: "self.state.load(Acquire)",
-        by: "self.state.load(Relaxed)",
-        model: ("sliding_window", "wide::a_retry_is_never_earlier_than_any_state_allows"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
-        model: ("sliding_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
-    },
-    // The caller's epoch picks the slot, not the one that decided.
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "epoch.wrapping_add_signed(-passed)",
-        by: "epoch",
-        model: ("sliding_window", "wide::a_late_now_counts_in_the_newest_segment"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn take(&self",
-        text: "&& self.outdated(",
-        by: "&& false && self.outdated(",
-        model: ("sliding_window", "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own"),
-    },
-    // A roll re-tags the newest slot alone.
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn roll(&self",
-        text: "self.targets(epoch)",
-        by: "self.targets(epoch).filter(|&(_, target)| target == self.layout.stamp(epoch))",
-        model: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
-    },
-    // Both of two rolls give back what one of them has re-tagged.
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn roll(&self",
-        text: "Err(newer) => seen = newer",
-        by: "Err(_) => { owed += count; break; }",
-        model: ("sliding_window", "wide::racers_that_roll_to_one_epoch_give_back_once"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn pay(&self",
-        text: "{ stamp } else { at }",
-        by: "{ stamp } else { stamp }",
-        model: ("sliding_window", "wide::a_roll_to_an_older_epoch_does_not_move_the_state_back"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn pay(&self",
-        text: "total.saturating_sub(owed)",
-        by: "total",
-        model: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
-    },
-    // What is given back comes off the total before it leaves its slot.
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn pay(&self",
-        text: "rolled, Release, Relaxed)",
-        by: "rolled, Relaxed, Relaxed)",
-        model: ("refunds", "wide::what_is_given_back_is_never_counted_as_expired_as_well"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn take(&self",
-        text: "Acquire, Relaxed)",
-        by: "Relaxed, Relaxed)",
-        model: ("concurrency", "wide::a_permit_of_a_limit_of_one_guards_data"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn give_back(&self",
-        text: "AVAILABLE_AT, Release)",
-        by: "AVAILABLE_AT, Relaxed)",
-        model: ("concurrency", "wide::a_taker_of_all_permits_sees_what_every_former_holder_wrote"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn take(&self",
-        text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
-        model: ("concurrency", "wide::racing_takes_share_the_limit_and_never_pass_it"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
-        text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(old)",
-        model: ("concurrency", "wide::two_resizes_follow_each_other_and_leave_what_is_out_alone"),
-    },
-    // A lower limit forgets what is out.
-    Mutant {
-        file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
-        text: "available - old.cast_signed() + limit.cast_signed()",
-        by: "available.min(limit.cast_signed())",
-        model: ("concurrency", "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two"),
-    },
-    // The mark that somebody waits: not set, not taken off, lost to whatever else happens to the word, or not looked at.
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn watch(&self",
-        text: "self.state.set(WAITED, Relaxed);",
-        by: "",
-        model: (
-            "concurrency",
-            "wide::one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found",
-        ),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn watch(&self",
-        text: "self.state.clear(WAITED, Relaxed);",
-        by: "",
-        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn watch(&self",
-        text: "self.state.set(WAITED, Relaxed);",
-        by: "self.state.store(self.state.load(Relaxed) | WAITED, Relaxed);",
-        model: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn watch(&self",
-        text: "self.state.clear(WAITED, Relaxed);",
-        by: "self.state.store(self.state.load(Relaxed) & !WAITED, Relaxed);",
-        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
-        text: " | state & WAITED",
-        by: "",
-        model: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
-        text: "| state & WAITED",
-        by: "| WAITED",
-        model: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn give_back(&self",
-        text: "before & WAITED != 0",
-        by: "before & WAITED > WAITED",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
-    },
-    // What is out is passed on though it is more than there should be; or others are free, and that is not said.
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn pass_on(&self",
-        text: "(available >= 0).then_some(available > 0)",
-        by: "Some(available > 0)",
-        model: ("queue_handover", "what_is_released_after_a_lower_limit_is_handed_to_nobody"),
-    },
-    Mutant {
-        file: CONCURRENCY,
-        within: "fn pass_on(&self",
-        text: "available > 0",
-        by: "false",
-        model: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "pub fn claim_at(",
-        text: "stage, Release)",
-        by: "stage, Relaxed)",
-        model: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "pub fn release(&self",
-        text: "state.load(Acquire)",
-        by: "state.load(Relaxed)",
-        model: ("lease_pool", "a_release_gives_back_what_was_claimed_however_the_id_came_over"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "pub fn sweep(&self",
-        text: "state.load(Acquire)",
-        by: "state.load(Relaxed)",
-        model: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn reserve(&self) -> Option<u32>",
-        text: "BUSY, Acquire, Relaxed)",
-        by: "BUSY, Relaxed, Relaxed)",
-        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn end(&self",
-        text: "free, Release, Relaxed)",
-        by: "free, Relaxed, Relaxed)",
-        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "impl Drop for FreeOnDrop",
-        text: "FREE, Release)",
-        by: "FREE, Relaxed)",
-        model: ("lease_pool", "the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before"),
-    },
-    // Two owners of one slot.
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn reserve(&self) -> Option<u32>",
-        text: ".is_ok()",
-        by: ".is_ok() | true",
-        model: ("lease_pool", "two_claims_on_the_last_slot_make_one_lease"),
-    },
-    // A lease ends for whoever asks.
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn end(&self",
-        text: ".ok()?",
-        by: ".ok()",
-        model: ("lease_pool", "two_releases_of_one_id_give_back_once"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn end(&self",
-        text: ".ok()?",
-        by: ".ok()",
-        model: ("lease_pool", "a_release_and_a_sweep_give_back_once"),
-    },
-    // The slot's next lease has the same id.
-    Mutant {
-        file: LEASE_POOL,
-        within: "fn end(&self",
-        text: ".wrapping_add(NEXT)",
-        by: "",
-        model: ("lease_pool", "a_stale_id_never_ends_the_lease_that_has_its_slot_now"),
-    },
-    Mutant {
-        file: LEASE_POOL,
-        within: "pub fn sweep(&self",
-        text: "== DUE",
-        by: ">= HELD",
-        model: ("lease_pool", "a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one"),
-    },
-    // A sweep takes whatever lease is in the slot by now.
-    Mutant {
-        file: LEASE_POOL,
-        within: "pub fn sweep(&self",
-        text: "self.end(slot, index, state, permits)",
-        by: "self.end(slot, index, slot.state.load(Acquire), permits)",
-        model: ("lease_pool", "a_new_lease_is_not_swept_by_the_deadline_of_an_old_one"),
-    },
-    // A denied claim keeps its slot.
-    Mutant {
-        file: LEASE_POOL,
-        within: "impl Drop for FreeOnDrop",
-        text: "| FREE",
-        by: "| BUSY",
-        model: ("lease_pool", "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free"),
-    },
-    Mutant {
-        file: "core/src/counted.rs",
-        within: "fn release(&self",
-        text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
-        by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
-        model: ("counted", "what_is_held_never_exceeds_the_limit"),
-    },
-    Mutant {
-        file: "core/src/clock.rs",
-        within: "pub fn advance(&self",
-        text: "self.0.fetch_add(by, Relaxed)",
-        by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
-        model: ("manual_clock", "steps_of_several_threads_add_up_and_the_time_never_goes_back"),
-    },
-    // Live settings.
-    Mutant {
-        file: LIVE,
-        within: "fn load(&self",
-        text: "self.word.load(Acquire)",
-        by: "self.word.load(Relaxed)",
-        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn exchange(&self",
-        text: "next & W::MASK, Release, Acquire)",
-        by: "next & W::MASK, Relaxed, Acquire)",
-        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn exchange(&self",
-        text: "next & W::MASK, Release, Acquire)",
-        by: "next & W::MASK, Release, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn confirm(&self",
-        text: "fence(Acquire);",
-        by: "",
-        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn change(",
-        text: "cell.store(setting, Release)",
-        by: "cell.store(setting, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn change(",
-        text: "next, AcqRel, Relaxed)",
-        by: "next, Acquire, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "fn claim(&self",
-        text: "(0, 1, Acquire, Relaxed)",
-        by: "(0, 1, Relaxed, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
-    },
-    Mutant {
-        file: LIVE,
-        within: "Drop for Claim<'_, N, W> {",
-        text: "store(0, Release)",
-        by: "store(0, Relaxed)",
-        model: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
-    },
-    // What was computed by the settings of one era is written in another one.
-    Mutant {
-        file: LIVE,
-        within: "fn next_set(&self",
-        text: "upper.wrapping_add(Live::<N, W>::SET)",
-        by: "(upper ^ Live::<N, W>::SET)",
-        model: ("adjustable_bucket", "wide::a_grant_is_paid_for_at_the_price_of_its_settings"),
-    },
-    // The time of a grant is noted only when others can see the grant.
-    Mutant {
-        file: LIVE,
-        within: "fn change(",
-        text: "let newest = self.no_older_than_newest(tick);",
-        by: "let newest = tick;",
-        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
-    },
-    Mutant {
-        file: "core/src/adjustable_window.rs",
-        within: "pub fn adjust_at(",
-        text: "if earliest == latest { latest } else { newest }",
-        by: "{ let _ = latest; tick }",
-        model: ("adjustable_window", "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time"),
-    },
-    // A late change takes the newest time for one that was granted, though it may have been denied.
-    Mutant {
-        file: LIVE,
-        within: "fn change(",
-        text: "if is_certain { newest } else { tick }",
-        by: "newest",
-        model: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing"),
-    },
-    // Two calls subtract at once.
-    Mutant {
-        file: LIVE,
-        within: "fn claim(&self",
-        text: "if held == 1 {",
-        by: "if held == 1 { return Some(Claim(self)); }\n            if held == 1 {",
-        model: ("adjustable_bucket", "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound"),
-    },
-    // A call that counts itself in is not seen by the change that comes round.
-    Mutant {
-        file: LIVE,
-        within: "pub(crate) fn count_in(",
-        text: "quarter.fetch_add(1, Relaxed);",
-        by: "",
-        model: (
-            "adjustable_bucket",
-            "narrow::a_grant_beside_changes_that_come_round_decides_by_its_settings",
-        ),
-    },
-    // Giving back.
-    Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn undo(&self",
-        text: "Err(_) => return 0",
-        by: "Err(_) => return n",
-        model: ("refunds", "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all"),
-    },
-    Mutant {
-        file: SLIDING_WINDOW,
-        within: "fn undo(&self",
-        text: "self.pay(n.into(), epoch);",
-        by: "",
-        model: ("refunds", "wide::a_sliding_window_takes_back_beside_a_take"),
-    },
-    // Slices.
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn cut(&self",
-        text: "Err(newer) => word = newer",
-        by: "Err(_) => return Ok(Share { size: k, have: k, until: self.end_of(held), draws: 0 })",
-        model: ("slices", "wide::a_cut_beside_takes_shares_the_burst_with_them"),
-    },
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn cut(&self",
-        text: "after.balance(after.position(held), taken).from",
-        by: "taken",
-        model: ("slices", "wide::a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room"),
-    },
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn draw(&self",
-        text: "Err(newer) => word = newer",
-        by: "Err(_) => return Ok(after)",
-        model: ("slices", "wide::two_slices_that_draw_at_once_share_the_rest"),
-    },
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn draw(&self",
-        text: "rest.balance(rest.position(held), taken).from",
-        by: "taken",
-        model: ("slices", "wide::a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room"),
-    },
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn give_back(&self",
-        text: "self.word.fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed)",
-        by: "self.word.store(self.word.load(Relaxed).wrapping_sub((units << self.low).wrapping_add(share.size.into())), Relaxed)",
-        model: ("slices", "wide::a_drop_beside_a_cut_leaves_what_the_other_slice_has"),
-    },
-    // A slice may rely on what is given back.
-    Mutant {
-        file: SLICED_BUCKET,
-        within: "fn undo(&self",
-        text: "self.sliced_in(left) > 0",
-        by: "false",
-        model: ("slices", "wide::a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back"),
-    },
-    // Slices take the last permit.
-    Mutant {
-        file: SLICE,
-        within: "Source for Concurrency<W> {",
-        text: "k.saturating_add(1)",
-        by: "k",
-        model: ("slices", "wide::slices_of_a_limit_leave_one_permit_to_the_others"),
-    },
-    // The keyed table.
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "fence(SeqCst);",
-        by: "",
-        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
-    },
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "fence(SeqCst);",
-        by: "fence(AcqRel);",
-        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
-    },
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "load(Acquire)",
-        by: "load(Relaxed)",
-        model: ("keyed", "one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn change(",
-        text: "AcqRel, Relaxed)",
-        by: "Release, Relaxed)",
-        model: ("keyed", "a_release_finds_the_entry_that_its_key_has_moved_to"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn change(",
-        text: "AcqRel, Relaxed)",
-        by: "Release, Relaxed)",
-        model: ("keyed", "a_permit_of_a_key_guards_data"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn change(",
-        text: "AcqRel, Relaxed)",
-        by: "Acquire, Relaxed)",
-        model: ("keyed", "one_who_takes_what_was_given_back_sees_what_its_holder_wrote"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn hold(",
-        text: "Release);",
-        by: "Relaxed);",
-        model: ("keyed", "a_release_finds_the_entry_that_another_thread_has_moved_its_key_to"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn hold(",
-        text: "Release);",
-        by: "Relaxed);",
-        model: ("keyed", "one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote"),
-    },
-    // Two entries of one key.
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "if self.entries(lines)",
-        by: "if false && self.entries(lines)",
-        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
-    },
-    // The second line is not read again, or the first one is not.
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "self.entries(lines).any",
-        by: "self.entries(lines).take(PLACES).any",
-        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
-    },
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "self.entries(lines).any",
-        by: "self.entries(lines).skip(PLACES).any",
-        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
-    },
-    // Who claims at the same time is not seen, or who holds is not.
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "& TAG == self.tag",
-        by: "& (HELD | TAG) == (HELD | self.tag)",
-        model: ("keyed", "two_first_takes_that_find_different_entries_free_share_one"),
-    },
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "& TAG == self.tag",
-        by: "& (HELD | TAG) == self.tag",
-        model: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
-    },
-    // An entry stays claimed for ever.
-    Mutant {
-        file: LINE,
-        within: "fn confirm<",
-        text: "claimed.withdraw();",
-        by: "let _ = claimed;",
-        model: (
-            "keyed",
-            "a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_replaced",
-        ),
-    },
-    // A key takes from the entry of the one that has replaced it.
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn change(",
-        text: ".filter(|held| held.tag() == from.tag())",
-        by: "",
-        model: ("keyed", "permits_that_are_out_keep_their_entry"),
-    },
-    // A lost exchange is taken for a grant.
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn change(",
-        text: "Err(newer) =>",
-        by: "Err(newer) if newer == 0 => Ok(()),\n            Err(newer) =>",
-        model: ("keyed", "a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit"),
-    },
-    // A sweep takes away what is in use.
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn vacate(",
-        text: "self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()",
-        by: "{ let _ = from; self.word.store(0, Relaxed); true }",
-        model: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
-    },
-    // Two keys claim one entry.
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn claim<",
-        text: "match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {",
-        by: "match { entry.word.store(self.tag, Release); Ok::<u64, u64>(word) } {",
-        model: ("keyed", "two_keys_that_claim_the_last_entry_do_not_share_it"),
-    },
-    // What is only claimed is taken from.
-    Mutant {
-        file: LINE,
-        within: "const fn of(word",
-        text: "if word & HELD == 0 { None } else { Some(Self(word)) }",
-        by: "if word == 0 { None } else { Some(Self(word)) }",
-        model: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
-    },
-    Mutant {
-        file: KEYED,
-        within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
-        text: "entry.change(held, state).is_ok()",
-        by: "{ let _ = entry.change(held, state); true }",
-        model: ("keyed", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
-    },
-    Mutant {
-        file: TABLE,
-        within: "pub(crate) fn sweep",
-        text: "entry.vacate(held)",
-        by: "entry.vacate(entry.held().unwrap_or(held))",
-        model: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
-    },
-    // Two seeds.
-    Mutant {
-        file: SEED,
-        within: "fn fix(",
-        text: "if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {",
-        by: "if { self.parts[at].store(part, Relaxed); true } {",
-        model: ("keyed", "all_hashes_are_under_one_seed"),
-    },
-    Mutant {
-        file: SEED,
-        within: "pub fn set(",
-        text: "mine &= ",
-        by: "mine = ",
-        model: ("keyed", "one_of_two_who_set_a_seed_has_set_it_or_none"),
-    },
-    // The keyed array.
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn add(",
-        text: "Release);",
-        by: "Relaxed);",
-        model: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn claim<",
-        text: "entry.word.load(Acquire)",
-        by: "entry.word.load(Relaxed)",
-        model: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn claim<",
-        text: "Relaxed, Acquire)",
-        by: "Relaxed, Relaxed)",
-        model: ("keyed_array", "a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter"),
-    },
-    Mutant {
-        file: LINE,
-        within: "pub(crate) fn held(",
-        text: "load(Acquire)",
-        by: "load(Relaxed)",
-        model: ("keyed_array", "a_sweep_sees_what_a_use_has_made_of_the_limiter"),
-    },
-    Mutant {
-        file: KEYED_ARRAY,
-        within: "const USED: u64",
-        text: "(1 << (TIME_AT + TIME_BITS)) - 1",
-        by: "(1 << 43) - 1",
-        model: ("keyed_array", "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same"),
-    },
-    Mutant {
-        file: KEYED_ARRAY,
-        within: "fn is_free(",
-        text: "held.state() & USERS == 0",
-        by: "true",
-        model: ("keyed_array", "a_release_beside_a_claim_gives_back_to_its_own_key"),
-    },
-    // The queue of waits: who gives back and who queues.
-    Mutant {
-        file: HALL,
-        within: "fn grant(&self",
-        text: "fence(SeqCst);",
-        by: "",
-        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: ADMIT,
-        within: "fn raise(&self",
-        text: "fence(SeqCst);",
-        by: "",
-        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: ADMIT,
-        within: "fn raise(&self",
-        text: "self.gate.fetch_or(bit, Relaxed);",
-        by: "",
-        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: ADMIT,
-        within: "fn raise(&self",
-        text: "self.source.watch(true);",
-        by: "",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn released(&self",
-        text: "watched != Some(false)",
-        by: "watched.is_none()",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
-    },
-    // No second question to the limiter; or one past those who wait.
-    Mutant {
-        file: ADMIT,
-        within: "fn admit(",
-        text: "self.options.order == Order::NewestFirst || head.is_none()",
-        by: "false",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: ADMIT,
-        within: "fn admit(",
-        text: "self.options.order == Order::NewestFirst || head.is_none()",
-        by: "true",
-        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
-    },
-    // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not told.
-    Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "!CLOSED & !occupied",
-        by: "!CLOSED",
-        model: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
-    },
-    Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "if occupied == 0 {",
-        by: "if true {",
-        model: ("queue_limits", "one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well"),
-    },
-    Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "self.0.source.watch(false);",
-        by: "",
-        model: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
-    },
-    // Newcomers get past those who wait.
-    Mutant {
-        file: QUEUE,
-        within: "fn pass(&self",
-        text: "self.hall.is_waited_for(())",
-        by: "false",
-        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
-    },
-    Mutant {
-        file: WAITS,
-        within: "fn try_now(&self, key: S::Key",
-        text: "self.is_waited_for(key)",
-        by: "false",
-        model: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
-    },
-    Mutant {
-        file: KEYED_QUEUE,
-        within: "fn take_at(",
-        text: "!hall.is_waited_for(self.address)",
-        by: "true",
-        model: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn take_past_others(",
-        text: "inner.bins[S::bin(key, B)].head(key).is_none()",
-        by: "inner.bins[0].head(key).is_none() || true",
-        model: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
-    },
-    // Who marks, and who lets go of the lines.
-    Mutant {
-        file: MARKS,
-        within: "fn are_left<",
-        text: "fence(SeqCst);",
-        by: "",
-        model: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
-    },
-    Mutant {
-        file: MARKS,
-        within: "fn leave(&self",
-        text: "SeqCst",
-        by: "crate::sync::atomic::Ordering::Acquire",
-        model: (
-            "queue_limits",
-            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
-        ),
-    },
-    Mutant {
-        file: MARKS,
-        within: "fn take(&self",
-        text: "swap(0, SeqCst)",
-        by: "swap(0, crate::sync::atomic::Ordering::Release)",
-        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
-    },
-    // A mark that is no read-modify-write.
-    Mutant {
-        file: MARKS,
-        within: "fn leave(&self",
-        text: "self.0.fetch_or(bits, SeqCst);",
-        by: "self.0.store(self.0.load(Relaxed) | bits, SeqCst);",
-        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
-    },
-    Mutant {
-        file: MARKS,
-        within: "fn take(&self",
-        text: "self.0.swap(0, SeqCst)",
-        by: "{ let bits = self.0.load(SeqCst); self.0.store(0, SeqCst); bits }",
-        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
-    },
-    // No mark, or that of another line.
-    Mutant {
-        file: HALL,
-        within: "fn grant(&self",
-        text: "self.marks.leave(bin);",
-        by: "",
-        model: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn grant(&self",
-        text: "self.marks.leave(bin);",
-        by: "self.marks.leave(1);",
-        model: ("queue_keyed", "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn grant(&self",
-        text: "Some(key)",
-        by: "None",
-        model: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn mark(&self",
-        text: "self.marks.leave(Self::bit(key));",
-        by: "let _ = key;",
-        model: (
-            "queue_limits",
-            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
-        ),
-    },
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
-        text: "if next.is_some() {",
-        by: "if false {",
-        model: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn grant_all(&self",
-        text: "inner.occupied & !DRAINED",
-        by: "inner.occupied & 1",
-        model: ("queue_keyed", "waits_for_two_keys_beside_a_higher_limit_are_granted"),
-    },
-    // A mark that goes with a panic, or with a full batch.
-    Mutant {
-        file: MARKS,
-        within: "Drop for Unless<",
-        text: "if self.bits != 0",
-        by: "if false",
-        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn serve(",
-        text: "bit: Self::bit(key),",
-        by: "bit: 0,",
-        model: (
-            "queue_limits",
-            "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call",
-        ),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "marks.bits |= key.map_or(1, Self::bit);",
-        by: "",
-        model: ("queue_time", "a_release_beside_deadlines_makes_way_for_who_is_behind_them"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "|due| due <= now) {\n            marks.bits |= 1;",
-        by: "|due| due <= now) {",
-        model: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "if wakes.is_full() {\n                        marks.bits |= 1;",
-        by: "if wakes.is_full() {",
-        model: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "if wakes.is_full() {\n                    marks.bits |= 1;",
-        by: "if wakes.is_full() {",
-        model: ("queue_limits", "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told"),
-    },
-    // Nobody looks at the marks after letting go.
-    Mutant {
-        file: HALL,
-        within: "fn with_wakes<T>(",
-        text: "self.wake_and_grant(wakes);",
-        by: "wakes.wake();",
-        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
-    },
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn enqueue(&self",
-        text: "self.marks.are_left::<R>()",
-        by: "false",
-        model: ("queue", "a_release_that_finds_somebody_queue_is_granted_by_that_one"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn wake_and_grant(&self",
-        text: "!self.try_grant(None, wakes)",
-        by: "{ self.try_grant(None, wakes); wakes.wake(); true }",
-        model: ("queue", "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn take_past_others(",
-        text: "self.wake_and_grant(&mut wakes);",
-        by: "wakes.wake();",
-        model: (
-            "queue_keyed",
-            "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile",
-        ),
-    },
-    Mutant {
-        file: HALL,
-        within: "Drop for GrantAll<",
-        text: "quietly(|| self.0.wake_and_grant(&mut Wakes::new()));",
-        by: "",
-        model: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
-    },
-    // A hand-over: the same; others are free, and nobody is told, or the gate stays raised.
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "if self.marks.are_left::<R>() {",
-        by: "if false {",
-        model: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "if self.marks.are_left::<R>() {",
-        by: "if false {",
-        model: (
-            "queue_handover",
-            "a_permit_that_is_handed_to_the_last_one_beside_a_release_leaves_that_to_all",
-        ),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "if goes_on {",
-        by: "if false && goes_on {",
-        model: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "if !others_are_free {",
-        by: "if true {",
-        model: ("queue_handover", "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "let panicking = GrantAll(self);",
-        by: "let panicking = ();",
-        model: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
-    },
-    // It hands over what is not waited for, or nothing.
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "min != n || max != n || ",
-        by: "min > max || ",
-        model: ("queue_handover", "one_permit_is_not_handed_to_who_waits_for_two"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "handed.is_some()",
-        by: "true",
-        model: ("queue_handover", "a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: "return false;",
-        by: "return true;",
-        model: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
-    },
-    // What a wait's state was before the lines were held.
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
-        text: "if Node::state(node) != State::Waiting {",
-        by: "if false {",
-        model: ("queue", "a_permit_that_was_granted_and_not_claimed_guards_data"),
-    },
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn outcome(&self",
-        text: "let waits = Node::state(node) == State::Waiting;",
-        by: "let waits = true;",
-        model: ("queue", "a_permit_that_is_handed_over_guards_data"),
-    },
-    // A grant that nobody claims.
-    Mutant {
-        file: WAITS,
-        within: "Drop for Refund<",
-        text: "hall.released(*key, None);",
-        by: "",
-        model: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
-    },
-    // Those who wait for all to come back are forgotten, or told too early.
-    Mutant {
-        file: HALL,
-        within: "fn grant(&self",
-        text: "(bin | DRAINED)",
-        by: "bin",
-        model: ("queue_limits", "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told"),
-    },
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
-        text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
-        by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
-        model: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
-    },
-    Mutant {
-        file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
-        text: "inner.occupied |= DRAINED;",
-        by: "",
-        model: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: " && self.is_drained()",
-        by: "",
-        model: (
-            "queue_limits",
-            "one_who_is_told_by_a_third_one_that_all_has_come_back_sees_what_the_holder_wrote",
-        ),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn is_drained(&self",
-        text: "fence(Acquire);",
-        by: "",
-        model: (
-            "queue_limits",
-            "one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_holder_wrote",
-        ),
-    },
-    // A close tells nobody, or takes what is free; nobody who is evicted is told.
-    Mutant {
-        file: HALL,
-        within: "fn close(&self",
-        text: "self.drain(inner, wakes, None);",
-        by: "",
-        model: ("queue", "a_request_beside_a_close_is_told"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "self.settle(inner, wakes, head, State::Closed, None, now);",
-        by: "let taken = take(&self.source.at(unsafe { (*head.as_ptr()).key }), now, 1, 1);\n                    self.settle(inner, wakes, head, State::Closed, taken.ok().filter(|_| false), now);",
-        model: ("queue", "a_close_beside_a_release_takes_no_permit"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn settle(",
-        text: "wakes.push(waker);",
-        by: "if outcome != State::Evicted {\n            wakes.push(waker);\n        }",
-        model: ("queue", "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has"),
-    },
-    // The timer stays armed for what was due before.
-    Mutant {
-        file: DRIVER,
-        within: "fn turns(&self",
-        text: "load(SeqCst)",
-        by: "load(Relaxed)",
-        model: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
-    },
-    Mutant {
-        file: DRIVER,
-        within: "fn next(&self",
-        text: "fetch_add(1, SeqCst)",
-        by: "fetch_add(1, Relaxed)",
-        model: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
-    },
-    Mutant {
-        file: DRIVE,
-        within: "unsafe fn arm(",
-        text: "self.turns() == look.turn",
-        by: "true",
-        model: ("queue_time", "a_timer_that_fires_beside_a_new_head_is_armed_for_that"),
-    },
-    Mutant {
-        file: DRIVE,
-        within: "unsafe fn arm(",
-        text: "self.turns() == look.turn",
-        by: "true",
-        model: ("queue_time", "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed"),
-    },
-    // Those who see to the time: one is not told, or leaves, or unwinds, and no other one is told.
-    Mutant {
-        file: HALL,
-        within: "fn tell(&mut self, wakes",
-        text: "wakes.tell_driver(waker)",
-        by: "drop(waker)",
-        model: ("queue_time", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn tell(&mut self, wakes",
-        text: "wakes.tell_attendant(waker)",
-        by: "drop(waker)",
-        model: ("queue_time", "two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one"),
-    },
-    Mutant {
-        file: CREW,
-        within: "pub(crate) unsafe fn leave(",
-        text: "self.open();",
-        by: "",
-        model: ("queue_time", "a_driver_that_leaves_beside_a_wait_has_the_other_one_told"),
-    },
-    Mutant {
-        file: CREW,
-        within: "pub(crate) fn attend(",
-        text: "self.open();",
-        by: "",
-        model: ("queue_time", "a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed"),
-    },
-    Mutant {
-        file: DRIVER,
-        within: "pub(crate) fn disarm(",
-        text: "wakes.tell_driver(waker)",
-        by: "drop(waker)",
-        model: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
-    },
-    Mutant {
-        file: DRIVE,
-        within: "unsafe fn see_to(",
-        text: "let unarmed = Unarmed { hall: self, caller };",
-        by: "let unarmed = ();",
-        model: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
-    },
-    Mutant {
-        file: DRIVE,
-        within: "unsafe fn see_to(",
-        text: "arm().or_else(arm)",
-        by: "arm()",
-        model: ("queue_time", "an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn with_wakes_or_mark<T>(",
-        text: "self.marks.leave(TIME);",
-        by: "",
-        model: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "fn drain(&self",
-        text: "inner.timed.open();",
-        by: "",
-        model: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn close(&self",
-        text: "wakes.push(waker);",
-        by: "drop(waker);",
-        model: ("queue_time", "a_driver_beside_a_close_comes_to_its_end"),
-    },
-    Mutant {
-        file: HALL,
-        within: "fn wake_and_grant(&self",
-        text: "self.marks.leave(TIME);",
-        by: "",
-        model: ("queue_time", "a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told"),
-    },
-    Mutant {
-        file: SERVE,
-        within: "Drop for Unserved<",
-        text: "self.inner.schedule(self.head);",
-        by: "",
-        model: ("queue_time", "a_limiter_that_panics_beside_a_release_is_asked_again_in_time"),
-    },
-    // A deadline makes way for nobody.
-    Mutant {
-        file: SERVE,
-        within: "fn keep_agenda(",
-        text: "self.serve(inner, wakes, next, as_of, now);",
-        by: "let _ = next;",
-        model: ("queue_time", "a_deadline_beside_a_release_makes_way_for_the_next"),
-    },
-    // What came before a grant.
-    Mutant {
-        file: LIST,
-        within: "unsafe fn state(",
-        text: "load(Acquire)",
-        by: "load(Relaxed)",
-        model: ("queue", "a_permit_that_is_handed_over_guards_data"),
-    },
-    Mutant {
-        file: LIST,
-        within: "unsafe fn settle(",
-        text: "Release)",
-        by: "Relaxed)",
-        model: ("queue", "a_permit_that_is_handed_over_by_a_third_one_guards_data"),
-    },
-    // Compositions: what was taken before a denial stays taken.
-    Mutant {
-        file: "core/src/all_of.rs",
-        within: "fn take<L: Limiter + ?Sized>(",
-        text: "rest()?;",
-        by: "let failed = rest(); if failed.is_err() { mem::forget(undo); return failed; }",
-        model: ("all_of", "wide::opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one"),
-    },
-    Mutant {
-        file: "core/src/all_of.rs",
-        within: "fn take_composed(",
-        text: "                false",
-        by: "                true",
-        model: ("all_of", "wide::compositions_in_compositions_take_all_or_none_and_lose_none"),
-    },
-    Mutant {
-        file: "core/src/stamped.rs",
-        within: "fn is_past(&self",
-        text: "distance != 0 && distance < self.late.into()",
-        by: "distance != 0",
-        model: ("sliding_window", "wide::racers_that_roll_to_two_epochs_give_back_once"),
-    },
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1573,7 +232,7 @@ mod tests {
     const SOURCE: &str = "    fn one() {\n        a(b);\n    }\n\n    fn two() {\n        b(b);\n    }\n";
 
     fn mutant(within: &'static str, text: &'static str) -> Mutant {
-        Mutant { file: "", within, text, by: "c", model: ("", "") }
+        Mutant { file: "", within, text, by: "c", test: ("", "") }
     }
 
     #[test]
@@ -1585,12 +244,16 @@ mod tests {
     #[test]
     fn every_text_that_a_mutant_replaces_is_there_once() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for mutant in MUTANTS {
-            let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
-            if let Err(why) = mutate(&source, mutant) {
-                panic!("{}, {}: {why}", mutant.file, mutant.within);
-            }
-        }
+        let wrong: Vec<_> = SUITES
+            .iter()
+            .flat_map(|suite| suite.mutants)
+            .filter_map(|mutant| {
+                let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
+                let why = mutate(&source, mutant).err()?;
+                Some(format!("{}, {}: {why}", mutant.file, mutant.within))
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
     #[test]
