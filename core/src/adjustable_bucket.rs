@@ -34,9 +34,10 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::lattice::{Lattice, Terms, left};
 use crate::live::{Live, Noted, When};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
-use crate::word::{NativeWord, Word};
+use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
     Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
@@ -101,6 +102,8 @@ pub struct AdjustableBucket<W: Word = NativeWord> {
     live: Live<SETTINGS, W>,
     ticks: Grid,
     terms: Terms,
+    /// Read and written by changes alone, under the claim.
+    forgotten: [AtomicWord<W>; FORGOTTEN],
 }
 
 const GAIN: usize = 0;
@@ -111,16 +114,17 @@ const BEHIND: usize = 4;
 const BURST: usize = 5;
 /// The ticks that a `now` may be late.
 const LATE: usize = 6;
-/// What was granted before the change that these settings began with and that the change has
-/// forgotten: so many permits, and so many units of one. It comes in as all else does, from the
-/// tick of the change on, in two halves.
-const BEYOND: usize = 7;
-const PART: usize = 8;
-const BEGAN: usize = 9;
-const BEGAN_HIGH: usize = 10;
+const SETTINGS: usize = 7;
+
+/// What was granted before the last change and that changes have forgotten: so many permits, and so
+/// many units of one. It comes in as all else does, from the tick of the change on, in two halves.
+const BEYOND: usize = 0;
+const PART: usize = 1;
+const BEGAN: usize = 2;
+const BEGAN_HIGH: usize = 3;
 /// The largest burst since the first of the changes that have forgotten this.
-const LARGEST: usize = 11;
-const SETTINGS: usize = 12;
+const LARGEST: usize = 4;
+const FORGOTTEN: usize = 5;
 
 const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     let mut settings = [0; SETTINGS];
@@ -131,7 +135,6 @@ const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     settings[BEHIND] = lattice.behind;
     settings[BURST] = lattice.burst;
     settings[LATE] = late;
-    settings[LARGEST] = lattice.burst;
     settings
 }
 
@@ -144,17 +147,18 @@ struct Forgotten {
 }
 
 impl Forgotten {
-    /// Words of settings that began at `tick` on `lattice`.
-    const fn note(self, lattice: &Lattice, tick: u64, mut settings: [u64; SETTINGS]) -> [u64; SETTINGS] {
+    /// As words, of settings that began at `tick` on `lattice`.
+    const fn to_words(self, lattice: &Lattice, tick: u64) -> [u64; FORGOTTEN] {
+        let mut words = [0; FORGOTTEN];
         if self.beyond > 0 && lattice.cost > 0 {
             let cost = lattice.cost as i128;
-            settings[BEYOND] = (self.beyond / cost).cast_unsigned() as u64;
-            settings[PART] = (self.beyond % cost).cast_unsigned() as u64;
-            settings[LARGEST] = self.largest;
+            words[BEYOND] = (self.beyond / cost).cast_unsigned() as u64;
+            words[PART] = (self.beyond % cost).cast_unsigned() as u64;
+            words[LARGEST] = self.largest;
         }
-        settings[BEGAN] = tick & u32::MAX as u64;
-        settings[BEGAN_HIGH] = tick >> 32;
-        settings
+        words[BEGAN] = tick & u32::MAX as u64;
+        words[BEGAN_HIGH] = tick >> 32;
+        words
     }
 }
 
@@ -191,7 +195,11 @@ impl<W: Word> AdjustableBucket<W> {
         ) -> Self {
             let late = terms.late(lattice, ticks.step());
             let live = Live::new(as_settings(lattice, late), used, ticks.index(start), late);
-            Self { live, ticks, terms }
+            #[cfg(not(loom))]
+            let forgotten = [const { AtomicWord::new(0) }; FORGOTTEN];
+            #[cfg(loom)]
+            let forgotten = core::array::from_fn(|_| AtomicWord::new(0));
+            Self { live, ticks, terms, forgotten }
         }
     }
 
@@ -309,9 +317,9 @@ impl<W: Word> AdjustableBucket<W> {
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
         let late = terms.late(&new, step);
-        self.live.change(tick, late, |word, When { earliest, latest }| {
+        let turn = |word, When { earliest, latest }| {
             let (old, used) = (self.lattice(word), word & Self::USED);
-            let carried = |tick| carried(&old, used, self.forgotten(word, &old, tick), &new, tick, carry);
+            let carried = |tick| carried(&old, used, self.forgotten(&old, tick), &new, tick, carry);
             // At the one of the two times that leaves less; that is no more than at any time between them.
             let (mut has, forgotten) = carried(earliest);
             if earliest < latest {
@@ -322,7 +330,12 @@ impl<W: Word> AdjustableBucket<W> {
                 return Err(ChangeError::Owes);
             }
             let used = new.position(latest).wrapping_sub(has.cast_unsigned() as u64) & new.mask;
-            Ok((forgotten.note(&new, latest, as_settings(&new, late)), used))
+            Ok((as_settings(&new, late), used, forgotten.to_words(&new, latest)))
+        };
+        self.live.change(tick, late, turn, |words| {
+            for (cell, word) in self.forgotten.iter().zip(words) {
+                cell.store(word, Relaxed);
+            }
         })
     }
 
@@ -415,15 +428,15 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What changes have forgotten and has not come in by `tick`, by the settings that `word`
-    /// names.
-    fn forgotten(&self, word: u64, lattice: &Lattice, tick: u64) -> Forgotten {
-        let setting = |at| self.live.setting(word, at);
-        let beyond = i128::from(setting(BEYOND)) * i128::from(lattice.cost) + i128::from(setting(PART));
-        let passed = tick.saturating_sub(setting(BEGAN_HIGH) << 32 | setting(BEGAN));
+    /// What changes have forgotten and has not come in by `tick`, on the lattice in force. Under the
+    /// claim.
+    fn forgotten(&self, lattice: &Lattice, tick: u64) -> Forgotten {
+        let word = |at: usize| self.forgotten[at].load(Relaxed);
+        let beyond = i128::from(word(BEYOND)) * i128::from(lattice.cost) + i128::from(word(PART));
+        let passed = tick.saturating_sub(word(BEGAN_HIGH) << 32 | word(BEGAN));
         let beyond = beyond - i128::from(passed) * i128::from(lattice.gain);
         if beyond > 0 {
-            Forgotten { beyond, largest: setting(LARGEST) }
+            Forgotten { beyond, largest: word(LARGEST) }
         } else {
             Forgotten { beyond: 0, largest: lattice.burst }
         }

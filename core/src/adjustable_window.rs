@@ -283,7 +283,7 @@ impl<W: Word> AdjustableWindow<W> {
     ) -> Result<(), ChangeError> {
         let new = self.settings(limit, window).map_err(ChangeError::Settings)?;
         let (tick, into) = self.split(now);
-        self.live.change(tick, self.staleness, |word, When { earliest, latest }| {
+        let turn = |word, When { earliest, latest }| {
             if latest - tick > self.staleness {
                 return Err(ChangeError::Owes);
             }
@@ -296,8 +296,9 @@ impl<W: Word> AdjustableWindow<W> {
             // Somewhere in that tick.
             let into = if newest == tick { into } else { 1 };
             let Carried { end, count, beyond, largest } = self.carried(word, (newest, into), new, carry)?;
-            Ok((new.to_words(end, beyond, largest), self.stamp(end) | count))
-        })
+            Ok((new.to_words(end, beyond, largest), self.stamp(end) | count, ()))
+        };
+        self.live.change(tick, self.staleness, turn, |()| {})
     }
 
     /// The permits left in the window that `now` lies in.

@@ -359,14 +359,16 @@ impl<const N: usize, W: Word> Live<N, W> {
 
     /// Changes settings and state together, at `tick` or at the newest time of a grant if that is later:
     /// `turn` makes new ones from the word and [`When`] that is. Under the new settings a time may be `late`
-    /// ticks old.
+    /// ticks old. What `turn` makes beside them is passed to `keep` when they are in force, under the
+    /// claim still.
     ///
     /// Lock-free: tried again for each decision that comes between.
-    pub(crate) fn change(
+    pub(crate) fn change<T>(
         &self,
         tick: u64,
         late: u64,
-        turn: impl Fn(u64, When) -> Result<([u64; N], u64), ChangeError>,
+        turn: impl Fn(u64, When) -> Result<([u64; N], u64, T), ChangeError>,
+        keep: impl FnOnce(T),
     ) -> Result<(), ChangeError> {
         let claim = self.claim().ok_or(ChangeError::Busy)?;
         let longest = late.min(Self::AHEAD).max(self.late.load(Relaxed));
@@ -381,7 +383,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 // behind. Both pass.
                 return Err(ChangeError::Busy);
             }
-            let (settings, state) = turn(word, When { earliest, latest: newest })?;
+            let (settings, state, kept) = turn(word, When { earliest, latest: newest })?;
             let next = claim.next_set(word, newest, longest).ok_or(ChangeError::Busy)? | state & Self::STATE;
             self.note(newest);
             // Before the word, so that no call under the new settings takes `newest` for a turn behind.
@@ -396,6 +398,7 @@ impl<const N: usize, W: Word> Live<N, W> {
             if self.word.compare_exchange_weak(word, next, AcqRel, Relaxed).is_ok() {
                 claim.has_begun_set(word, next, newest);
                 self.confirm_newest(newest, newest);
+                keep(kept);
                 return Ok(());
             }
         }
