@@ -4,10 +4,12 @@
 mod models;
 mod tested;
 
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 
 /// One change for the worse, and what must notice.
 struct Mutant {
@@ -58,51 +60,74 @@ const LIMIT: &str = "600";
 /// When a test passes that should fail, when a text that is to be replaced is not there once, or when
 /// a test fails on the sources as they are.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let scratch = root.join("target/weaken");
-    let tree = scratch.join("tree");
-    if tree.exists() {
-        fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+    let benches = BENCHES.map(|name| Bench { place: root.join("target/weaken").join(name) });
+    let all: Vec<_> =
+        SUITES.iter().flat_map(|suite| suite.mutants.iter().map(move |mutant| (suite, mutant))).collect();
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    for bench in &benches {
+        bench.set_up(root)?;
     }
-    copy(root, &tree).map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))?;
-
-    let (mut tried, mut failed) = (0, 0);
     for suite in SUITES {
-        let bench = Bench { suite, tree: &tree, build: scratch.join("build") };
-        bench.try_untouched()?;
-        for mutant in suite.mutants {
-            let outcome = bench.try_mutant(mutant);
-            tried += 1;
-            failed += usize::from(outcome.is_err());
-            let (mark, what) = match outcome {
-                Ok(what) => ("noticed", what),
-                Err(why) => ("FAILED", why),
-            };
-            let (file, name) = mutant.test;
-            println!("{mark}: {}: {} -> {}", mutant.file, one_line(mutant.text), one_line(mutant.by));
-            println!("         {file} {name}: {what}");
-        }
+        benches[0].try_untouched(suite)?;
     }
-    println!("{} passed, {failed} failed", tried - failed);
+    // Tests of models run in one thread: two at once take little longer than one.
+    thread::scope(|scope| {
+        for bench in &benches {
+            scope.spawn(|| {
+                while let Some((suite, mutant)) = all.get(next.fetch_add(1, Relaxed)) {
+                    let outcome = bench.try_mutant(suite, mutant);
+                    failed.fetch_add(usize::from(outcome.is_err()), Relaxed);
+                    report(mutant, &outcome);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    println!("{} passed, {failed} failed", all.len() - failed);
     if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened places were not noticed")) }
 }
 
-/// A suite, the copy of the workspace, and where all mutants of it are built.
-struct Bench<'t> {
-    suite: &'static Suite,
-    tree: &'t Path,
-    build: PathBuf,
+fn report(mutant: &Mutant, outcome: &Result<String, String>) {
+    let (mark, what) = match outcome {
+        Ok(what) => ("noticed", what),
+        Err(why) => ("FAILED", why),
+    };
+    let (file, name) = mutant.test;
+    let change = format!("{} -> {}", one_line(mutant.text), one_line(mutant.by));
+    println!("{mark}: {}: {change}\n         {file} {name}: {what}", mutant.file);
 }
 
-impl Bench<'_> {
+/// Where mutants are tried, one at a time.
+const BENCHES: [&str; 2] = ["left", "right"];
+
+/// A copy of the workspace, and where its mutants are built.
+struct Bench {
+    place: PathBuf,
+}
+
+impl Bench {
+    fn tree(&self) -> PathBuf {
+        self.place.join("tree")
+    }
+
+    /// Copies the workspace in `root`.
+    fn set_up(&self, root: &Path) -> Result<(), String> {
+        let tree = self.tree();
+        if tree.exists() {
+            fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+        }
+        copy(root, &tree).map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))
+    }
+
     /// Runs the tests that are named, on the sources as they are.
-    fn try_untouched(&self) -> Result<(), String> {
-        let tests = || self.suite.mutants.iter().map(|mutant| mutant.test);
+    fn try_untouched(&self, suite: &Suite) -> Result<(), String> {
+        let tests = || suite.mutants.iter().map(|mutant| mutant.test);
         for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
             let names = tests().filter(|(other, _)| *other == file).map(|(_, name)| name);
             let names: BTreeSet<_> = names.collect();
             let arguments: Vec<_> =
                 ["--test", file, "--", "--exact"].into_iter().chain(names.clone()).collect();
-            let ran = self.cargo(&arguments)?;
+            let ran = self.cargo(suite, &arguments)?;
             let text = text_of(&ran);
             if !ran.status.success() {
                 println!("{text}");
@@ -117,23 +142,23 @@ impl Bench<'_> {
 
     /// Tries one mutant, and puts the file back. Returns by what the test noticed, or why that is in
     /// doubt.
-    fn try_mutant(&self, mutant: &Mutant) -> Result<String, String> {
-        let path = self.tree.join(mutant.file);
+    fn try_mutant(&self, suite: &Suite, mutant: &Mutant) -> Result<String, String> {
+        let path = self.tree().join(mutant.file);
         let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mutated = mutate(&original, mutant)?;
         let write = |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
         write(&mutated)?;
-        let outcome = self.expect_failure(mutant.test);
+        let outcome = self.expect_failure(suite, mutant.test);
         write(&original)?;
         outcome
     }
 
-    fn expect_failure(&self, (file, name): (&str, &str)) -> Result<String, String> {
-        let built = self.cargo(&["--no-run", "--test", file])?;
+    fn expect_failure(&self, suite: &Suite, (file, name): (&str, &str)) -> Result<String, String> {
+        let built = self.cargo(suite, &["--no-run", "--test", file])?;
         if !built.status.success() {
             return Err(format!("does not build:\n{}", text_of(&built)));
         }
-        let ran = self.cargo(&["--test", file, "--", "--exact", name])?;
+        let ran = self.cargo(suite, &["--test", file, "--", "--exact", name])?;
         let text = text_of(&ran);
         if ran.status.success() {
             Err(if text.contains("1 passed") { "passes" } else { "there is no such test" }.to_owned())
@@ -149,9 +174,9 @@ impl Bench<'_> {
         }
     }
 
-    fn cargo(&self, arguments: &[&str]) -> Result<Output, String> {
+    fn cargo(&self, suite: &Suite, arguments: &[&str]) -> Result<Output, String> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let flags = match self.suite.rustflags {
+        let flags = match suite.rustflags {
             "" => std::env::var("RUSTFLAGS").unwrap_or_default(),
             flags => flags.to_owned(),
         };
@@ -159,10 +184,10 @@ impl Bench<'_> {
             .arg(LIMIT)
             .arg(cargo)
             .arg("test")
-            .args(self.suite.arguments)
+            .args(suite.arguments)
             .args(arguments)
-            .current_dir(self.tree)
-            .env("CARGO_TARGET_DIR", &self.build)
+            .current_dir(self.tree())
+            .env("CARGO_TARGET_DIR", self.place.join("build"))
             .env("RUSTFLAGS", flags)
             .env("PORTCULLIS_THOROUGH", "1")
             .env("RUST_BACKTRACE", "0")

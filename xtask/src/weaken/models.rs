@@ -468,14 +468,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: LIVE,
-        within: "fn change(",
+        within: "fn change<T>(",
         text: "cell.store(setting, Release)",
         by: "cell.store(setting, Relaxed)",
         test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
     },
     Mutant {
         file: LIVE,
-        within: "fn change(",
+        within: "fn change<T>(",
         text: "next, AcqRel, Relaxed)",
         by: "next, Acquire, Relaxed)",
         test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
@@ -505,7 +505,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The time of a grant is noted only when others can see the grant.
     Mutant {
         file: LIVE,
-        within: "fn change(",
+        within: "fn change<T>(",
         text: "let newest = self.no_older_than_newest(tick);",
         by: "let newest = tick;",
         test: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
@@ -520,7 +520,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A late change takes the newest time for one that was granted, though it may have been denied.
     Mutant {
         file: LIVE,
-        within: "fn change(",
+        within: "fn change<T>(",
         text: "if is_certain { newest } else { tick }",
         by: "newest",
         test: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing"),
