@@ -15,7 +15,8 @@ use crate::hall::{Grant, Waits};
 use crate::list::{Node, State};
 use crate::list::{Slot, Wish};
 
-/// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
+/// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a
+/// [`KeyedQueue`](crate::KeyedQueue). Sealed.
 ///
 /// # Safety
 ///
@@ -32,7 +33,8 @@ pub unsafe trait Queued: Limiter {
 
 pub(crate) type Key<Q> = <<Q as Queued>::Hall as Waits>::Key;
 
-/// A pointer to what stays where it is, wherever the pointer is moved. Sealed: any `StableDeref` is one, and a key's place behind one.
+/// A pointer to what stays where it is, wherever the pointer is moved. Sealed: any `StableDeref` is
+/// one, and a key's place behind one.
 ///
 /// # Safety
 ///
@@ -43,18 +45,21 @@ pub unsafe trait Anchored: Deref<Target: Queued> {}
 // SAFETY: what the pointer leads to stays where it is.
 unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 
-/// Waits for permits: from [`Queue::acquire`](crate::Queue::acquire) and its like, or with a pointer of your own.
+/// Waits for permits: from [`Queue::acquire`](crate::Queue::acquire) and its like, or with a
+/// pointer of your own.
 ///
-/// Nothing happens before it is first polled. Dropping it cancels: its place is free at once, and what it had been granted goes to the next.
-/// It is the wait itself, without an allocation, and so must be pinned. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or whatever leads to the same
-/// place wherever it is moved.
+/// Nothing happens before it is first polled. Dropping it cancels: its place is free at once, and
+/// what it had been granted goes to the next. It is the wait itself, without an allocation, and so
+/// must be pinned. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or whatever
+/// leads to the same place wherever it is moved.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{Acquire, Queue};
 /// use portcullis_core::{Concurrency, ManualClock};
+/// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
+/// let queue: Arc<Queue<_, _>> =
+///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// // A future, and then a lease, that own the queue.
 /// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2, 2))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
@@ -67,40 +72,60 @@ pub struct Acquire<P: Anchored> {
     wait: Slot<Key<P::Target>>,
 }
 
-// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share under its lock.
+// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share
+// under its lock.
 unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<P::Target>: Send {}
 
 // SAFETY: a shared reference leads to nothing.
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
 
 impl<P: Anchored> Acquire<P> {
-    /// Waits for at least `min` permits, and takes up to `max`; see [`Queue::acquire_between`](crate::Queue::acquire_between).
+    /// Waits for at least `min` permits, and takes up to `max`; see
+    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// assert_eq!(futures_executor::block_on(Acquire::new(&queue, 1, 5))?.permits(), 2);
+    /// assert_eq!(
+    ///     futures_executor::block_on(Acquire::new(&queue, 1, 5))?.permits(),
+    ///     2
+    /// );
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     #[inline]
     pub fn new(queue: P, min: u32, max: u32) -> Self {
-        let wish = Wish { min, max: max.max(min), deadline: Timestamp::MAX };
-        Self { queue: Some(queue), wait: Slot::new(wish) }
+        let wish = Wish {
+            min,
+            max: max.max(min),
+            deadline: Timestamp::MAX,
+        };
+        Self {
+            queue: Some(queue),
+            wait: Slot::new(wish),
+        }
     }
 
-    /// The same, until `deadline` by the queue's clock: what can be granted by then, that instant included. [`Timestamp::MAX`] is none. What is free is granted all
-    /// the same when it is over.
+    /// The same, until `deadline` by the queue's clock: what can be granted by then, that instant
+    /// included. [`Timestamp::MAX`] is none. What is free is granted all the same when it is over.
     ///
-    /// [`Rejected::Deadline`] is the answer when it is over, and at once where it cannot be met: if nobody before it gives up, and nothing is given back.
+    /// [`Rejected::Deadline`] is the answer when it is over, and at once where it cannot be met: if
+    /// nobody before it gives up, and nothing is given back.
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue, Rejected};
     /// # use portcullis_core::{ManualClock, Rate, Timestamp, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(1), 1), ManualClock::new(), 9);
+    /// let queue: Queue<_, _> = Queue::new(
+    ///     TokenBucket::new(Rate::per_second(1), 1),
+    ///     ManualClock::new(),
+    ///     9,
+    /// );
     /// assert!(futures_executor::block_on(queue.acquire(1)).is_ok());
     /// let late = queue.acquire(1).until(Timestamp::from_millis(999));
-    /// assert!(matches!(futures_executor::block_on(late), Err(Rejected::Deadline { .. })));
+    /// assert!(matches!(
+    ///     futures_executor::block_on(late),
+    ///     Err(Rejected::Deadline { .. })
+    /// ));
     /// ```
     pub const fn until(mut self, deadline: Timestamp) -> Self {
         // As this can be moved, it is in no line.
@@ -164,7 +189,10 @@ impl<P: Anchored> Acquire<P> {
     ) -> Poll<(P, Result<Grant, Rejected>)> {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let queue = this.queue.as_deref().expect("a wait is not polled after it was ready");
+        let queue = this
+            .queue
+            .as_deref()
+            .expect("a wait is not polled after it was ready");
         let outcome = if this.wait.is_filled() {
             // SAFETY: put into a line of this queue, and not ready before.
             unsafe { queue.hall().outcome(this.wait.node(), context.waker()) }
@@ -173,11 +201,17 @@ impl<P: Anchored> Acquire<P> {
             // SAFETY: it has just been made, and is pinned; `drop` cancels.
             unsafe { queue.hall().enqueue(node, context.waker()) }
         };
-        let Some(outcome) = outcome else { return Poll::Pending };
-        Poll::Ready((this.queue.take().expect("is there until it is ready"), outcome))
+        let Some(outcome) = outcome else {
+            return Poll::Pending;
+        };
+        Poll::Ready((
+            this.queue.take().expect("is there until it is ready"),
+            outcome,
+        ))
     }
 
-    /// A lease of what was granted, or why not; and the hook is told. `after` that something is done with the hall, also if the hook panics.
+    /// A lease of what was granted, or why not; and the hook is told. `after` that something is
+    /// done with the hall, also if the hook panics.
     #[inline(always)]
     pub(crate) fn conclude(
         self: Pin<&mut Self>,
@@ -188,7 +222,10 @@ impl<P: Anchored> Acquire<P> {
         // SAFETY: the node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
         let left = |hall: &<P::Target as Queued>::Hall, node: Option<_>| {
-            let _after = After { hall, work: Some(after) };
+            let _after = After {
+                hall,
+                work: Some(after),
+            };
             if let Some(node) = node {
                 // SAFETY: filled, and over.
                 unsafe { hall.left(node) };
@@ -215,7 +252,8 @@ impl<P: Anchored> Acquire<P> {
         if let Some(queue) = this.queue.as_deref()
             && let Some(node) = this.wait.take()
         {
-            // SAFETY: it may have been put into a line of this queue, and its outcome has not been asked for.
+            // SAFETY: it may have been put into a line of this queue, and its outcome has not been
+            // asked for.
             unsafe { queue.hall().cancel(node) };
         }
     }
@@ -245,7 +283,9 @@ impl<P: Anchored> Future for Acquire<P> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the node is not moved.
-        if let Some((queue, (permits, receipt))) = unsafe { self.as_mut().get_unchecked_mut() }.take_now() {
+        if let Some((queue, (permits, receipt))) =
+            unsafe { self.as_mut().get_unchecked_mut() }.take_now()
+        {
             return Poll::Ready(Ok(Lease::from_grant(queue, permits, receipt)));
         }
         if let Some((queue, grant)) = self.as_mut().claim() {
@@ -270,6 +310,8 @@ impl<P: Anchored> Drop for Acquire<P> {
 
 impl<P: Anchored> fmt::Debug for Acquire<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("is_ready", &self.queue.is_none()).finish_non_exhaustive()
+        f.debug_struct("Acquire")
+            .field("is_ready", &self.queue.is_none())
+            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! Limits on what moves from place to place: the items of channels, streams and sinks, and the bytes of readers and writers.
+//! Limits on what moves from place to place: the items of channels, streams and sinks, and the
+//! bytes of readers and writers.
 
 #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
 mod admission;
@@ -8,7 +9,12 @@ pub mod channel;
 mod finally;
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 mod io;
-#[cfg(any(feature = "channel", feature = "stream", feature = "futures-io", feature = "tokio"))]
+#[cfg(any(
+    feature = "channel",
+    feature = "stream",
+    feature = "futures-io",
+    feature = "tokio"
+))]
 mod leases;
 #[cfg(any(feature = "channel", feature = "stream"))]
 mod refused;

@@ -1,7 +1,8 @@
-//! What comes next in time: an intrusive pairing heap (Fredman, Sedgewick, Sleator, Tarjan, 1986) of waits, each at the instant at which something is due for it.
+//! What comes next in time: an intrusive pairing heap (Fredman, Sedgewick, Sleator, Tarjan, 1986)
+//! of waits, each at the instant at which something is due for it.
 //!
-//! Invariant: no node is due before its parent. To enter is a few steps; to leave is a logarithm of the number of nodes, amortised, and a
-//! single one of them up to that number.
+//! Invariant: no node is due before its parent. To enter is a few steps; to leave is a logarithm of
+//! the number of nodes, amortised, and a single one of them up to that number.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -10,7 +11,8 @@ use portcullis_core::Timestamp;
 
 use crate::list::Node;
 
-/// What is due for a node; in this order at one instant, in which a head may be granted, or make way for who is behind it, before that one is too late.
+/// What is due for a node; in this order at one instant, in which a head may be granted, or make
+/// way for who is behind it, before that one is too late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// Its limiter is to be asked.
@@ -34,11 +36,17 @@ pub(crate) struct Place<N> {
 }
 
 impl<N> Place<N> {
-    pub(crate) const OUT: Self =
-        Self { due: Timestamp::MAX, what: Due::Ask, child: None, next: None, before: None };
+    pub(crate) const OUT: Self = Self {
+        due: Timestamp::MAX,
+        what: Due::Ask,
+        child: None,
+        next: None,
+        before: None,
+    };
 }
 
-/// Waits by the time when something is due for them. They are valid while they are on it, and belong to whoever has it.
+/// Waits by the time when something is due for them. They are valid while they are on it, and
+/// belong to whoever has it.
 #[derive(Debug)]
 pub(crate) struct Agenda<K> {
     first: Option<NonNull<Node<K>>>,
@@ -58,7 +66,8 @@ impl<K> Agenda<K> {
         self.first.map(|node| (node, unsafe { place(node).due }))
     }
 
-    /// Puts a node on the agenda for what is `due` then, wherever it was on it; or takes it off, with [`Timestamp::MAX`].
+    /// Puts a node on the agenda for what is `due` then, wherever it was on it; or takes it off,
+    /// with [`Timestamp::MAX`].
     ///
     /// # Safety
     ///
@@ -82,7 +91,11 @@ impl<K> Agenda<K> {
             if place(node).due != Timestamp::MAX {
                 self.take_off(node);
             }
-            *place(node) = Place { due, what, ..Place::OUT };
+            *place(node) = Place {
+                due,
+                what,
+                ..Place::OUT
+            };
             if due != Timestamp::MAX {
                 self.first = meld(self.first, Some(node));
             }
@@ -127,8 +140,13 @@ unsafe fn place<'n, K>(node: NonNull<Node<K>>) -> &'n mut Place<Node<K>> {
 /// # Safety
 ///
 /// Both are first in their heaps.
-unsafe fn meld<K>(a: Option<NonNull<Node<K>>>, b: Option<NonNull<Node<K>>>) -> Option<NonNull<Node<K>>> {
-    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+unsafe fn meld<K>(
+    a: Option<NonNull<Node<K>>>,
+    b: Option<NonNull<Node<K>>>,
+) -> Option<NonNull<Node<K>>> {
+    let (Some(a), Some(b)) = (a, b) else {
+        return a.or(b);
+    };
     // SAFETY: two nodes, as the caller says.
     unsafe {
         let turn = |node| (place(node).due, place(node).what);

@@ -74,23 +74,32 @@ impl Wake for Sleeper {
 }
 
 std::thread_local! {
-    /// One for all waits of a thread; not there while it waits, so that a waker that waits itself gets another one.
+    /// One for all waits of a thread; not there while it waits, so that a waker that waits itself
+    /// gets another one.
     static SLEEPER: Cell<Option<(Arc<Sleeper>, Waker)>> = const { Cell::new(None) };
 }
 
 /// The thread's sleeper, or a new one.
 fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
-    let (sleeper, waker) = SLEEPER.try_with(Cell::take).ok().flatten().unwrap_or_else(|| {
-        let sleeper = Arc::new(Sleeper { word: AtomicU32::new(AWAKE), thread: thread::current() });
-        (Arc::clone(&sleeper), Waker::from(sleeper))
-    });
+    let (sleeper, waker) = SLEEPER
+        .try_with(Cell::take)
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| {
+            let sleeper = Arc::new(Sleeper {
+                word: AtomicU32::new(AWAKE),
+                thread: thread::current(),
+            });
+            (Arc::clone(&sleeper), Waker::from(sleeper))
+        });
     let outcome = work(&sleeper, &waker);
     // It is lost where the thread ends at this moment.
     _ = SLEEPER.try_with(|place| place.set(Some((sleeper, waker))));
     outcome
 }
 
-/// How often one looks for permits before one queues: for some microseconds, less than it takes to sleep and wake.
+/// How often one looks for permits before one queues: for some microseconds, less than it takes to
+/// sleep and wake.
 const SPINS: u32 = 100;
 
 /// What a thread asks of where it waits.
@@ -101,7 +110,8 @@ pub trait Blocks: Waits {
     /// The same, and nobody waits before.
     fn is_soon(&self, key: Self::Key) -> bool;
 
-    /// Grants what is due, and says when something is due next; `None` if another thread sees to that.
+    /// Grants what is due, and says when something is due next; `None` if another thread sees to
+    /// that.
     ///
     /// # Safety
     ///
@@ -143,21 +153,26 @@ impl<P: Anchored> Acquire<P>
 where
     <P::Target as Queued>::Hall: Blocks,
 {
-    /// Waits in this thread. Needs no driver: while threads wait, one of them sees to the queue's time, also where the queue does so itself, or a task: their timer may be one that cannot run while this thread
-    /// sleeps.
+    /// Waits in this thread. Needs no driver: while threads wait, one of them sees to the queue's
+    /// time, also where the queue does so itself, or a task: their timer may be one that cannot run
+    /// while this thread sleeps.
     ///
-    /// For permits that somebody has to release it looks for some microseconds before it queues; a thread in the queue sleeps.
+    /// For permits that somebody has to release it looks for some microseconds before it queues; a
+    /// thread in the queue sleeps.
     ///
     /// # Errors
     ///
     /// As of the future.
     ///
     /// ```
-    /// use std::sync::Arc;
     /// use portcullis_async::{Acquire, Queue};
     /// use portcullis_core::{MonotonicClock, Rate, TokenBucket};
-    /// let queue: Arc<Queue<_, _>> =
-    ///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), MonotonicClock::new(), 9));
+    /// use std::sync::Arc;
+    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    ///     TokenBucket::new(Rate::per_second(1_000), 1),
+    ///     MonotonicClock::new(),
+    ///     9,
+    /// ));
     /// for _ in 0..3 {
     ///     let lease = Acquire::new(Arc::clone(&queue), 1, 1).block()?;
     ///     assert_eq!(lease.permits(), 1);
@@ -177,14 +192,23 @@ where
         }
         with_sleeper(|sleeper, waker| {
             let deadline = self.deadline();
-            let mut wait = Blocked { wait: pin!(self), member: pin!(Member::new()) };
+            let mut wait = Blocked {
+                wait: pin!(self),
+                member: pin!(Member::new()),
+            };
             let mut context = Context::from_waker(waker);
             loop {
-                if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context) {
+                if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context)
+                {
                     let member = wait.member.as_mut();
-                    return wait.wait.as_mut().conclude(queue, outcome, |hall| member.leave(hall));
+                    return wait
+                        .wait
+                        .as_mut()
+                        .conclude(queue, outcome, |hall| member.leave(hall));
                 }
-                let Some(queue) = wait.wait.queue() else { continue };
+                let Some(queue) = wait.wait.queue() else {
+                    continue;
+                };
                 let hall = queue.hall();
                 let next = match wait.member.as_mut().drive(hall, waker) {
                     Some(Next::At(at)) => at.min(deadline),
@@ -233,7 +257,8 @@ impl Member {
     }
 }
 
-/// A wait of a thread, which leaves the queue's drivers, whatever panics. It leaves the lines as it is dropped, after this.
+/// A wait of a thread, which leaves the queue's drivers, whatever panics. It leaves the lines as it
+/// is dropped, after this.
 struct Blocked<'w, P: Anchored>
 where
     <P::Target as Queued>::Hall: Blocks,
@@ -255,7 +280,8 @@ where
 }
 
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see [`Acquire::block`].
+    /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see
+    /// [`Acquire::block`].
     ///
     /// # Errors
     ///
@@ -264,7 +290,11 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), MonotonicClock::new(), 9);
+    /// let queue: Queue<_, _> = Queue::new(
+    ///     TokenBucket::new(Rate::per_second(1_000), 1),
+    ///     MonotonicClock::new(),
+    ///     9,
+    /// );
     /// for _ in 0..3 {
     ///     queue.blocking_acquire(1)?;
     /// }
@@ -291,7 +321,11 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn blocking_acquire_for(&self, n: u32, timeout: Duration) -> Result<Lease<&Self>, Rejected> {
+    pub fn blocking_acquire_for(
+        &self,
+        n: u32,
+        timeout: Duration,
+    ) -> Result<Lease<&Self>, Rejected> {
         self.blocking_acquire_until(n, self.clock().now().saturating_add(timeout))
     }
 
@@ -310,7 +344,11 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn blocking_acquire_until(&self, n: u32, deadline: Timestamp) -> Result<Lease<&Self>, Rejected> {
+    pub fn blocking_acquire_until(
+        &self,
+        n: u32,
+        deadline: Timestamp,
+    ) -> Result<Lease<&Self>, Rejected> {
         Acquire::new(self, n, n).until(deadline).block()
     }
 }

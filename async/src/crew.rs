@@ -1,9 +1,9 @@
 //! The drivers of a queue's time, and which of them is in charge.
 //!
-//! A queue has two crews of drivers. Those of the timer are the queue itself and the tasks that drive
-//! it; those of the other crew are threads that wait. Every driver but the queue itself is a node, in
-//! a pinned future or on a thread's stack, and leaves the crew before it is dropped. The crew tells
-//! drivers apart by the addresses of their nodes, never by their wakers.
+//! A queue has two crews of drivers. Those of the timer are the queue itself and the tasks that
+//! drive it; those of the other crew are threads that wait. Every driver but the queue itself is a
+//! node, in a pinned future or on a thread's stack, and leaves the crew before it is dropped. The
+//! crew tells drivers apart by the addresses of their nodes, never by their wakers.
 //!
 //! ```text
 //!            tell                 comes
@@ -17,8 +17,8 @@
 //! Invariant of a crew with drivers, once the lock is free: if anything is ever due, then either a
 //! driver has its timer set for that instant or an earlier one, or a driver that has not left has
 //! been woken. `Crew::tell` establishes this at the end of each critical section. What breaks it
-//! later (a driver that leaves, a waker or an alarm that panics) opens the charge under the lock, or
-//! leaves the mark `TIME` for the holder of the lock.
+//! later (a driver that leaves, a waker or an alarm that panics) opens the charge under the lock,
+//! or leaves the mark `TIME` for the holder of the lock.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -57,9 +57,17 @@ unsafe impl Sync for Berth {}
 
 impl Berth {
     pub(crate) const fn new() -> Self {
-        let driver =
-            Driver { waker: None, before: None, after: None, is_linked: false, _pinned: PhantomPinned };
-        Self { has_come: false, driver: UnsafeCell::new(driver) }
+        let driver = Driver {
+            waker: None,
+            before: None,
+            after: None,
+            is_linked: false,
+            _pinned: PhantomPinned,
+        };
+        Self {
+            has_come: false,
+            driver: UnsafeCell::new(driver),
+        }
     }
 
     /// The node, which may be registered from now on.
@@ -75,7 +83,11 @@ impl Berth {
 
     /// The node, if it may be registered and has to leave.
     pub(crate) const fn leaving(&mut self) -> Option<NonNull<Driver>> {
-        if mem::replace(&mut self.has_come, false) { Some(self.member()) } else { None }
+        if mem::replace(&mut self.has_come, false) {
+            Some(self.member())
+        } else {
+            None
+        }
     }
 }
 
@@ -88,12 +100,13 @@ enum Charge {
     Open,
     /// The driver has been woken, and has not come yet.
     Told(Member),
-    /// The driver comes again at this instant: its timer is set, or is about to be, and the charge is
-    /// opened if that unwinds.
+    /// The driver comes again at this instant: its timer is set, or is about to be, and the charge
+    /// is opened if that unwinds.
     Armed(Member, Timestamp),
 }
 
-/// An alarm that is later than this is taken for lost: its timer has ended, say, or the waker of its task has panicked.
+/// An alarm that is later than this is taken for lost: its timer has ended, say, or the waker of
+/// its task has panicked.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// The drivers of one kind.
@@ -116,7 +129,12 @@ pub(crate) enum Told {
 }
 
 impl Crew {
-    pub(crate) const EMPTY: Self = Self { attendant: None, first: None, last: None, charge: Charge::Open };
+    pub(crate) const EMPTY: Self = Self {
+        attendant: None,
+        first: None,
+        last: None,
+        charge: Charge::Open,
+    };
 
     pub(crate) const fn is_attended(&self) -> bool {
         self.attendant.is_some()
@@ -207,7 +225,9 @@ impl Crew {
         }
         let in_charge = match self.charge {
             Charge::Told(_) => return None,
-            Charge::Armed(_, at) if at <= due && at.saturating_add(LOST_AFTER) >= now => return None,
+            Charge::Armed(_, at) if at <= due && at.saturating_add(LOST_AFTER) >= now => {
+                return None;
+            }
             Charge::Armed(member, _) => member,
             Charge::Open => None,
         };
@@ -233,10 +253,14 @@ impl Crew {
             next = unsafe { (*member.as_ptr()).after };
             Some(member)
         });
-        let mut members = first.into_iter().chain(others).filter(|member| Some(*member) != but);
+        let mut members = first
+            .into_iter()
+            .chain(others)
+            .filter(|member| Some(*member) != but);
         // SAFETY: the same; one that is in charge is linked.
-        let told = members
-            .find_map(|member| unsafe { (*member.as_ptr()).waker.take().map(|waker| (member, waker)) });
+        let told = members.find_map(|member| unsafe {
+            (*member.as_ptr()).waker.take().map(|waker| (member, waker))
+        });
         told.map(|(member, waker)| {
             self.charge = Charge::Told(Some(member));
             waker

@@ -11,13 +11,15 @@ use crate::acquire::{Anchored, Queued};
 use crate::hall::Waits;
 use crate::list::{Node, Slot, State, Wish};
 
-/// Waits until every lease of a queue has come back: from [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
+/// Waits until every lease of a queue has come back: from
+/// [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{Drained, Queue};
 /// use portcullis_core::{Concurrency, ManualClock};
-/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
+/// use std::sync::Arc;
+/// let queue: Arc<Queue<_, _>> =
+///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// futures_executor::block_on(Drained::new(Arc::clone(&queue)));
 /// ```
 #[must_use = "a future does nothing until it is polled"]
@@ -26,7 +28,8 @@ pub struct Drained<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> {
     wait: Slot<()>,
 }
 
-// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share under its lock.
+// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share
+// under its lock.
 unsafe impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>> + Send> Send for Drained<P> {}
 
 // SAFETY: a shared reference leads to nothing.
@@ -38,12 +41,20 @@ impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Drained<P> {
     /// ```
     /// # use portcullis_async::{Drained, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// static QUEUE: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// static QUEUE: Queue<Concurrency, ManualClock> =
+    ///     Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// futures_executor::block_on(Drained::new(&QUEUE));
     /// ```
     pub const fn new(queue: P) -> Self {
-        let wish = Wish { min: 0, max: 0, deadline: Timestamp::MAX };
-        Self { queue, wait: Slot::new(wish) }
+        let wish = Wish {
+            min: 0,
+            max: 0,
+            deadline: Timestamp::MAX,
+        };
+        Self {
+            queue,
+            wait: Slot::new(wish),
+        }
     }
 }
 
@@ -84,6 +95,8 @@ impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Drop for Drained<P> {
 
 impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> fmt::Debug for Drained<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drained").field("has_been_polled", &self.wait.is_filled()).finish_non_exhaustive()
+        f.debug_struct("Drained")
+            .field("has_been_polled", &self.wait.is_filled())
+            .finish_non_exhaustive()
     }
 }

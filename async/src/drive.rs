@@ -22,7 +22,8 @@ use crate::wakes::Wakes;
 
 /// What can be driven: a queue.
 pub trait Driven {
-    /// Grants what is due, and arms its timer for what comes next. `waker` is the one that calls this.
+    /// Grants what is due, and arms its timer for what comes next. `waker` is the one that calls
+    /// this.
     fn tend(&self, waker: &Waker);
 
     /// The same for a task: whether it is over, because the queue is closed.
@@ -65,7 +66,8 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Driven for Hall<S, C, R
 }
 
 impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the queue is closed, and its lines are empty.
+    /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the
+    /// queue is closed, and its lines are empty.
     ///
     /// # Safety
     ///
@@ -108,7 +110,8 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             }
             if !look.drives {
                 if has_armed {
-                    // The queue has begun to attend to itself meanwhile: the timer is to be its own.
+                    // The queue has begun to attend to itself meanwhile: the timer is to be its
+                    // own.
                     self.rearm(wakes);
                 }
                 break;
@@ -141,9 +144,11 @@ pub trait Drivable {
     fn driven(&self) -> &Self::Driven;
 }
 
-/// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the queue is closed.
+/// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the
+/// queue is closed.
 ///
-/// It has a place among the queue's drivers from its first poll until it is dropped, and so must be pinned.
+/// It has a place among the queue's drivers from its first poll until it is dropped, and so must be
+/// pinned.
 ///
 /// ```
 /// # use portcullis_async::{Queue, ThreadTimer};
@@ -160,7 +165,10 @@ pub struct Drive<'q, Q: Drivable> {
 
 impl<'q, Q: Drivable> Drive<'q, Q> {
     pub(crate) const fn new(queue: &'q Q) -> Self {
-        Self { queue, berth: Berth::new() }
+        Self {
+            queue,
+            berth: Berth::new(),
+        }
     }
 }
 
@@ -173,7 +181,11 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
         let member = this.berth.coming();
         // SAFETY: it is pinned, and `drop` takes it out.
         let is_over = unsafe { this.queue.driven().drive(member, context.waker()) };
-        if is_over { Poll::Ready(()) } else { Poll::Pending }
+        if is_over {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 
@@ -209,7 +221,8 @@ impl<Q: Drivable + Sync + 'static> Always<Q> {
     }
 
     fn waker(queue: &'static Q) -> Waker {
-        // SAFETY: the queue lives for ever, and is shared by reference alone, which threads may do; so nothing is to be counted.
+        // SAFETY: the queue lives for ever, and is shared by reference alone, which threads may do;
+        // so nothing is to be counted.
         unsafe { Waker::from_raw(Self::clone(core::ptr::from_ref(queue).cast())) }
     }
 }
@@ -235,5 +248,7 @@ impl<Q: Drivable + Send + Sync + 'static> Wake for While<Q> {
 /// The same for a shared one.
 #[cfg(feature = "std")]
 pub(crate) fn attend_shared<Q: Drivable + Send + Sync + 'static>(queue: &Arc<Q>) {
-    queue.driven().attend(Waker::from(Arc::new(While(Arc::downgrade(queue)))));
+    queue
+        .driven()
+        .attend(Waker::from(Arc::new(While(Arc::downgrade(queue)))));
 }

@@ -1,27 +1,34 @@
-//! Where those wait who wait for permits: what [`Queue`](crate::Queue) and [`KeyedQueue`](crate::KeyedQueue) are made of.
+//! Where those wait who wait for permits: what [`Queue`](crate::Queue) and
+//! [`KeyedQueue`](crate::KeyedQueue) are made of.
 //!
-//! State: a gate word (in which bins somebody waits; closed), marks (of which bins something was released), and behind a lock the lines of waits, and the agenda.
+//! State: a gate word (in which bins somebody waits; closed), marks (of which bins something was
+//! released), and behind a lock the lines of waits, and the agenda.
 //!
 //! ```text
 //!   acquire ----- gate clear? ----> limiter.take ----> lease
 //!      |                                 | denied
 //!      v                                 v
-//!   lock: raise the gate, tell the limiter,                         drop, release:  limiter.release
-//!         ask it once more, enter the line                               |  gate raised?
-//!      |                                                                 v
+//!   lock: raise the gate, tell the limiter,                      drop, release:  limiter.release
+//!         ask it once more, enter the line                            |  gate raised?
+//!      |                                                              v
 //!   lock: drain: what is due, then the lines that are marked   <---  mark, try the lock
-//!   unlock: mark seen? once more                                         (held: its holder sees the mark)
+//!   unlock: mark seen? once more                           (held: its holder sees the mark)
 //! ```
 //!
 //! Invariants:
 //!
-//! - The gate is raised while anybody is in a line. Whoever enters raises it and then asks the limiter; whoever releases gives back and then looks at
-//!   it: one of the two sees the other. A limiter that is told of it in its own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release that look.
-//! - No permit is free for a head while nobody is at the lines: whoever frees some marks, and tries the lock; who held it then looks at the marks after
-//!   it has let go. So nobody waits for the lock in order to release.
+//! - The gate is raised while anybody is in a line. Whoever enters raises it and then asks the
+//!   limiter; whoever releases gives back and then looks at it: one of the two sees the other. A
+//!   limiter that is told of it in its own word ([`watch`](portcullis_core::QueueLimiter::watch))
+//!   spares the release that look.
+//! - No permit is free for a head while nobody is at the lines: whoever frees some marks, and tries
+//!   the lock; who held it then looks at the marks after it has let go. So nobody waits for the
+//!   lock in order to release.
 //! - The permits of a wait are taken for it by whoever drains, and given back if it goes unclaimed.
-//! - If anything is due ever, one of those who can see to the time is armed for it, or has been told: see [`Crew`].
-//! - Whoever leaves the lines looks at the marks, also when a limiter or a clock has panicked there.
+//! - If anything is due ever, one of those who can see to the time is armed for it, or has been
+//!   told: see [`Crew`].
+//! - Whoever leaves the lines looks at the marks, also when a limiter or a clock has panicked
+//!   there.
 #![allow(unsafe_code)]
 
 mod admit;
@@ -65,9 +72,11 @@ pub struct Hall<S: Source, C, R, H, const B: usize> {
     pub(crate) options: Options,
     /// A bit for each bin in which somebody waits, and those below.
     gate: AtomicUsize,
-    /// A bit for each bin of which something may have become free since its lines were last gone through.
+    /// A bit for each bin of which something may have become free since its lines were last gone
+    /// through.
     marks: Marks,
-    /// Those who wait, and the permits that they wait for, as far as they fit. Both change under the lock.
+    /// Those who wait, and the permits that they wait for, as far as they fit. Both change under
+    /// the lock.
     waiters: AtomicU32,
     queued: AtomicU32,
     /// How often those have asked who arm the timer. Changes under the lock.
@@ -77,14 +86,18 @@ pub struct Hall<S: Source, C, R, H, const B: usize> {
 }
 
 // SAFETY: `inner` is reached under the lock alone.
-unsafe impl<S: Source + Sync, C: Sync, R: Sync, H: Sync, const B: usize> Sync for Hall<S, C, R, H, B> where
-    S::Key: Send
+unsafe impl<S: Source + Sync, C: Sync, R: Sync, H: Sync, const B: usize> Sync
+    for Hall<S, C, R, H, B>
+where
+    S::Key: Send,
 {
 }
 
 impl<S: Source, C, R, H, const B: usize> fmt::Debug for Hall<S, C, R, H, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hall").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Hall")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,15 +108,18 @@ struct Inner<K, const B: usize> {
     drainers: Bin<K>,
     agenda: Agenda<K>,
     counts: QueueCounts,
-    /// The bits that the gate is to have: a bit for each bin in which somebody waits, and `DRAINED`.
+    /// The bits that the gate is to have: a bit for each bin in which somebody waits, and
+    /// `DRAINED`.
     occupied: usize,
     closed: bool,
-    /// Those who see to the agenda's time by the timer, and threads that do it for as long as they wait.
+    /// Those who see to the agenda's time by the timer, and threads that do it for as long as they
+    /// wait.
     timed: Crew,
     threads: Crew,
     /// The time when the lines were gone through last.
     now: Timestamp,
-    /// The place of the node that was granted last after a wait, and what was noted of that grant. (What came before it, a bucket does not take back.)
+    /// The place of the node that was granted last after a wait, and what was noted of that grant.
+    /// (What came before it, a bucket does not take back.)
     noted: (usize, Receipts),
     random: u32,
 }
@@ -111,12 +127,17 @@ struct Inner<K, const B: usize> {
 /// The bins are told apart by the lower bits of the gate.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 const DRAINED: usize = 1 << (usize::BITS - 2);
-/// A mark beside those of the bins: one who was told that the time has changed could not come to the lines.
+/// A mark beside those of the bins: one who was told that the time has changed could not come to
+/// the lines.
 const TIME: usize = 1 << (usize::BITS - 1);
 /// Another one: something may be due for one who has gone.
 const DUE: usize = 1 << (usize::BITS - 2);
 /// Most bins that there can be.
-pub(crate) const MAX_BINS: usize = if cfg!(loom) { 2 } else { usize::BITS as usize / 2 };
+pub(crate) const MAX_BINS: usize = if cfg!(loom) {
+    2
+} else {
+    usize::BITS as usize / 2
+};
 
 impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
     const_unless_loom! {
@@ -142,8 +163,32 @@ impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
 impl<S: Source, C, R, H, const B: usize> Hall<S, C, R, H, B> {
     /// The same with another hook. Nobody waits yet.
     pub(crate) fn with_hook<G>(self, hook: G) -> Hall<S, C, R, G, B> {
-        let Self { source, clock, options, gate, marks, waiters, queued, turns, lock, inner, .. } = self;
-        Hall { source, clock, hook, options, gate, marks, waiters, queued, turns, lock, inner }
+        let Self {
+            source,
+            clock,
+            options,
+            gate,
+            marks,
+            waiters,
+            queued,
+            turns,
+            lock,
+            inner,
+            ..
+        } = self;
+        Hall {
+            source,
+            clock,
+            hook,
+            options,
+            gate,
+            marks,
+            waiters,
+            queued,
+            turns,
+            lock,
+            inner,
+        }
     }
 }
 
@@ -186,7 +231,8 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         }
     }
 
-    /// Puts the node on the agenda for what comes first: its deadline, or, of a head, that its limiter is asked.
+    /// Puts the node on the agenda for what comes first: its deadline, or, of a head, that its
+    /// limiter is asked.
     ///
     /// # Safety
     ///
@@ -194,7 +240,9 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
     unsafe fn schedule(&mut self, node: NonNull<Node<K>>) {
         // SAFETY: as the caller says.
         unsafe {
-            let Node { is_head, ask, wish, .. } = &*node.as_ptr();
+            let Node {
+                is_head, ask, wish, ..
+            } = &*node.as_ptr();
             let asks = *is_head && ask.at <= wish.deadline && ask.at < Timestamp::MAX;
             let due = if asks { ask.at } else { wish.deadline };
             let what = match (asks, *is_head) {
@@ -217,7 +265,10 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
         if due == Timestamp::MAX {
             return;
         }
-        for told in [self.timed.tell(due, self.now), self.threads.tell(due, self.now)] {
+        for told in [
+            self.timed.tell(due, self.now),
+            self.threads.tell(due, self.now),
+        ] {
             match told {
                 Some(Told::Attendant(waker)) => wakes.tell_attendant(waker),
                 Some(Told::Driver(waker)) => wakes.tell_driver(waker),
@@ -260,7 +311,8 @@ impl<S: Source, C, R, H, const B: usize> Drop for Leave<'_, S, C, R, H, B> {
     }
 }
 
-/// Goes on with granting where a limiter, a clock or a waker has panicked: they are asked once more.
+/// Goes on with granting where a limiter, a clock or a waker has panicked: they are asked once
+/// more.
 struct GrantAll<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'h Hall<S, C, R, H, B>);
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S, C, R, H, B> {
@@ -269,9 +321,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantAll<'_, S
     }
 }
 
-/// Grants what has become free in some bins, where a limiter has panicked in giving back. It may have
-/// given back by then.
-struct GrantBins<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(&'h Hall<S, C, R, H, B>, usize);
+/// Grants what has become free in some bins, where a limiter has panicked in giving back. It may
+/// have given back by then.
+struct GrantBins<'h, S: Source, C: Clock, R: RawLock, H, const B: usize>(
+    &'h Hall<S, C, R, H, B>,
+    usize,
+);
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for GrantBins<'_, S, C, R, H, B> {
     fn drop(&mut self) {
@@ -320,7 +375,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         outcome
     }
 
-    /// The same without waiting for the lines. `None` if they are held: then whoever has them has the time seen to.
+    /// The same without waiting for the lines. `None` if they are held: then whoever has them has
+    /// the time seen to.
     fn with_wakes_or_mark<T>(
         &self,
         wakes: &mut Wakes,
@@ -328,12 +384,19 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     ) -> Option<T> {
         let panicking = GrantAll(self);
         let mut work = Some(work);
-        let mut attempt =
-            || self.lock.try_lock(|| work.take().map(|work| self.at_lines(wakes, work))).flatten();
+        let mut attempt = || {
+            self.lock
+                .try_lock(|| work.take().map(|work| self.at_lines(wakes, work)))
+                .flatten()
+        };
         let outcome = attempt().or_else(|| {
             self.marks.leave(TIME);
             // Either the one who has the lines sees the mark, or they can be had by now.
-            if self.marks.are_left::<R>() { attempt() } else { None }
+            if self.marks.are_left::<R>() {
+                attempt()
+            } else {
+                None
+            }
         });
         if outcome.is_some() {
             self.wake_and_grant(wakes);
@@ -343,7 +406,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 
     /// Under the lock.
-    fn at_lines<T>(&self, wakes: &mut Wakes, work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T) -> T {
+    fn at_lines<T>(
+        &self,
+        wakes: &mut Wakes,
+        work: impl FnOnce(&mut Inner<S::Key, B>, &mut Wakes) -> T,
+    ) -> T {
         let _leave = Leave(self);
         let tell = Tell { hall: self, wakes };
         // SAFETY: under the lock.
@@ -363,17 +430,23 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Grants, unless somebody is at the lines: what is due, what is marked, and what waits for `key`.
+    /// Grants, unless somebody is at the lines: what is due, what is marked, and what waits for
+    /// `key`.
     fn try_grant(&self, key: Option<S::Key>, wakes: &mut Wakes) -> bool {
-        let granted =
-            self.lock.try_lock(|| self.at_lines(wakes, |inner, wakes| self.drain(inner, wakes, key)));
+        let granted = self
+            .lock
+            .try_lock(|| self.at_lines(wakes, |inner, wakes| self.drain(inner, wakes, key)));
         granted.is_some()
     }
 
-    /// Gives back by `give`, and has the waits of a key granted what has become free. `give` returns what the
-    /// limiter says of whether any wait.
+    /// Gives back by `give`, and has the waits of a key granted what has become free. `give`
+    /// returns what the limiter says of whether any wait.
     #[inline]
-    pub(crate) fn give_back<T>(&self, key: S::Key, give: impl FnOnce(&S) -> (T, Option<bool>)) -> T {
+    pub(crate) fn give_back<T>(
+        &self,
+        key: S::Key,
+        give: impl FnOnce(&S) -> (T, Option<bool>),
+    ) -> T {
         let panicking = GrantBins(self, Self::bit(key));
         let (outcome, watched) = give(&self.source);
         mem::forget(panicking);
@@ -383,10 +456,15 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         outcome
     }
 
-    /// Takes of a key's limiter outside of the lines. One of several parts may have taken of some and then
-    /// have given back, in a denial or a panic: a wait that asked meanwhile, and found too few, is granted.
+    /// Takes of a key's limiter outside of the lines. One of several parts may have taken of some
+    /// and then have given back, in a denial or a panic: a wait that asked meanwhile, and found too
+    /// few, is granted.
     #[inline(always)]
-    pub(crate) fn take<T>(&self, key: S::Key, take: impl FnOnce() -> Result<T, Denied>) -> Result<T, Denied> {
+    pub(crate) fn take<T>(
+        &self,
+        key: S::Key,
+        take: impl FnOnce() -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
         let panicking = GrantBins(self, Self::bit(key));
         let taken = take();
         mem::forget(panicking);
@@ -419,7 +497,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Hands permits over to the head of a key's line, where they are just what it wants: neither of the two then touches the limiter. `false` if nothing was done.
+    /// Hands permits over to the head of a key's line, where they are just what it wants: neither
+    /// of the two then touches the limiter. `false` if nothing was done.
     fn hand_over(&self, key: S::Key, n: u32) -> bool
     where
         H: Hook,
@@ -437,7 +516,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 return None;
             }
             let others_are_free = self.source.pass_on(key, n)?;
-            let now = if H::TIMES { self.clock.now() } else { Timestamp::ZERO };
+            let now = if H::TIMES {
+                self.clock.now()
+            } else {
+                Timestamp::ZERO
+            };
             inner.counts.granted = inner.counts.granted.wrapping_add(1);
             let (waker, next) = self.take_out(inner, head);
             // SAFETY: it was linked, and is ours until it is settled.
@@ -447,7 +530,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 Node::settle(head, State::Granted);
             }
             if !others_are_free {
-                // The gate stays raised, also if nobody waits any more: as a rule somebody will again, before the next release, which lowers it.
+                // The gate stays raised, also if nobody waits any more: as a rule somebody will
+                // again, before the next release, which lowers it.
                 mem::forget(leave);
             }
             Some((waker, others_are_free && next.is_some()))
@@ -457,7 +541,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             return false;
         };
         let is_handed = handed.is_some();
-        // What is handed to nobody is released by the caller: or here, if a waker panics before, and then granted.
+        // What is handed to nobody is released by the caller: or here, if a waker panics before,
+        // and then granted.
         let unreleased = if is_handed {
             mem::forget(unreleased);
             None
@@ -484,7 +569,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     fn grant(&self, key: S::Key, waited_for: bool) {
         let bin = Self::bit(key);
         if !waited_for {
-            // Of one who enters, and then asks the limiter, and one who has given back, and then looks here, at least one sees the other.
+            // Of one who enters, and then asks the limiter, and one who has given back, and then
+            // looks here, at least one sees the other.
             fence(SeqCst);
             if self.gate.load(Relaxed) & (bin | DRAINED) == 0 {
                 return;
@@ -546,7 +632,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                         are_left = true;
                         break;
                     }
-                    let Some(waker) = inner.timed.next_waker() else { break };
+                    let Some(waker) = inner.timed.next_waker() else {
+                        break;
+                    };
                     wakes.push(Some(waker));
                 }
             };
@@ -560,7 +648,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Whether somebody waits in a key's bin. (A gate that was left raised keeps nobody out: nobody waits at all then.)
+    /// Whether somebody waits in a key's bin. (A gate that was left raised keeps nobody out: nobody
+    /// waits at all then.)
     #[inline]
     pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
         self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
@@ -577,13 +666,16 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             return 0;
         }
         let mut wakes = Wakes::new();
-        let ahead = self.lock.try_lock(|| self.at_lines(&mut wakes, |inner, _| self.ahead(inner, key)));
+        let ahead = self
+            .lock
+            .try_lock(|| self.at_lines(&mut wakes, |inner, _| self.ahead(inner, key)));
         self.wake_and_grant(&mut wakes);
         wakes.resume();
         ahead.unwrap_or(0)
     }
 
-    /// Takes for a key if nobody waits for it, and nobody has the lines at this moment: for those whose bin is not empty, and may be so because of another key.
+    /// Takes for a key if nobody waits for it, and nobody has the lines at this moment: for those
+    /// whose bin is not empty, and may be so because of another key.
     pub(crate) fn take_past_others(
         &self,
         key: S::Key,
@@ -601,7 +693,13 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         mem::forget(panicking);
         // To be given back if a waker panics before it is anybody's.
         let taken = taken.flatten().map(|taken| {
-            taken.map(|receipt| Taken { hall: self, key, grant: Some((n, receipt)), at: now, node: 0 })
+            taken.map(|receipt| Taken {
+                hall: self,
+                key,
+                grant: Some((n, receipt)),
+                at: now,
+                node: 0,
+            })
         });
         self.wake_and_grant(&mut wakes);
         wakes.resume();

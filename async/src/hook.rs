@@ -1,9 +1,11 @@
 use core::time::Duration;
 
-/// What is told of each wait when it is over: see [`Queue::with_hook`](crate::Queue::with_hook). For a histogram of the time in the queue, say.
+/// What is told of each wait when it is over: see [`Queue::with_hook`](crate::Queue::with_hook).
+/// For a histogram of the time in the queue, say.
 ///
-/// It is called by the one who waited, in its poll or drop, outside of all locks; not for what was granted or refused at once, and not for a future that is never polled
-/// again nor dropped. `()` does nothing; a function or a closure of `&Waited` is a hook.
+/// It is called by the one who waited, in its poll or drop, outside of all locks; not for what was
+/// granted or refused at once, and not for a future that is never polled again nor dropped. `()`
+/// does nothing; a function or a closure of `&Waited` is a hook.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -52,7 +54,8 @@ impl<F: Fn(&Waited)> Hook for F {
 pub struct Waited {
     /// The permits that it waited for, the fewest that it would take.
     pub permits: u32,
-    /// How long it was in the queue, by the queue's clock: until it was settled, whenever it was polled after that.
+    /// How long it was in the queue, by the queue's clock: until it was settled, whenever it was
+    /// polled after that.
     pub time: Duration,
     /// What became of it.
     pub outcome: Outcome,

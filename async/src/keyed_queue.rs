@@ -4,8 +4,8 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, Plan, QueueKeys, Receipt, Retry,
-    Timestamp,
+    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, Plan, QueueKeys, Receipt,
+    Retry, Timestamp,
 };
 use stable_deref_trait::StableDeref;
 
@@ -19,18 +19,22 @@ use crate::options::{Options, Order};
 use crate::queue::DefaultLock;
 use crate::source::{Each, Source};
 
-/// A table of limiters by key, and for each key a queue of those who wait for its permits: no key's wait holds up another's.
+/// A table of limiters by key, and for each key a queue of those who wait for its permits: no key's
+/// wait holds up another's.
 ///
-/// All that is said of a [`Queue`](crate::Queue) holds for each key; the options are the same for all. A key takes no room until somebody waits for it, and then it is in
-/// the futures that wait.
+/// All that is said of a [`Queue`](crate::Queue) holds for each key; the options are the same for
+/// all. A key takes no room until somebody waits for it, and then it is in the futures that wait.
 ///
-/// **Bound.** The table's, and at most [`max_permits`](Self::new) queued permits for each key, and [`max_waiters`](Self::with_max_waiters) waits for all keys together, by default 4,096. Where a queue is newest first,
-/// those of the same key are evicted alone.
+/// **Bound.** The table's, and at most [`max_permits`](Self::new) queued permits for each key, and
+/// [`max_waiters`](Self::with_max_waiters) waits for all keys together, by default 4,096. Where a
+/// queue is newest first, those of the same key are evicted alone.
 ///
-/// **A key that finds no entry** ([`Denied::Crowded`]) waits like any other, and asks again after the table's staleness. While somebody waits for a key, and it is denied, its entry is in use, as it is for
-/// everybody.
+/// **A key that finds no entry** ([`Denied::Crowded`]) waits like any other, and asks again after
+/// the table's staleness. While somebody waits for a key, and it is denied, its entry is in use, as
+/// it is for everybody.
 ///
-/// **Cost.** As of a queue; and to wait, to release while somebody waits, and to be granted is a walk over the *keys* for which somebody waits that are in the same one of 32 bins (16 on 32-bit
+/// **Cost.** As of a queue; and to wait, to release while somebody waits, and to be granted is a
+/// walk over the *keys* for which somebody waits that are in the same one of 32 bins (16 on 32-bit
 /// targets).
 ///
 /// ```
@@ -59,26 +63,45 @@ const WAITERS: u32 = 4_096;
 type KeyedHall<T, C, R, H> = Hall<Each<T>, C, R, H, MAX_BINS>;
 
 impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
-    /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked at the times of `clock`; [oldest first](Order::OldestFirst).
+    /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked
+    /// at the times of `clock`; [oldest first](Order::OldestFirst).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
     /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
     /// static CLOCK: ManualClock = ManualClock::new();
     /// static QUEUE: KeyedQueue<Keyed<Concurrency, [Line; 64]>, &ManualClock> =
-    ///     KeyedQueue::new(Keyed::new(Concurrency::new(1), [const { Line::new() }; 64], Seed::new()), &CLOCK, 10);
+    ///     KeyedQueue::new(
+    ///         Keyed::new(
+    ///             Concurrency::new(1),
+    ///             [const { Line::new() }; 64],
+    ///             Seed::new(),
+    ///         ),
+    ///         &CLOCK,
+    ///         10,
+    ///     );
     /// ```
     #[cfg(not(loom))]
     pub const fn new(table: T, clock: C, max_permits: u64) -> Self {
-        let options = Options { max_waiters: WAITERS, ..Options::new(max_permits) };
-        Self { hall: Hall::new(Each(table), clock, (), options, R::OPEN) }
+        let options = Options {
+            max_waiters: WAITERS,
+            ..Options::new(max_permits)
+        };
+        Self {
+            hall: Hall::new(Each(table), clock, (), options, R::OPEN),
+        }
     }
 
     /// As without loom, but for a lock that cannot be built in a constant.
     #[cfg(loom)]
     pub fn with_lock(table: T, clock: C, max_permits: u64, lock: R) -> Self {
-        let options = Options { max_waiters: WAITERS, ..Options::new(max_permits) };
-        Self { hall: Hall::new(Each(table), clock, (), options, lock) }
+        let options = Options {
+            max_waiters: WAITERS,
+            ..Options::new(max_permits)
+        };
+        Self {
+            hall: Hall::new(Each(table), clock, (), options, lock),
+        }
     }
 
     /// As [`Queue::with_hook`](crate::Queue::with_hook).
@@ -88,11 +111,15 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let queue = queue.with_hook(|waited: &Waited| println!("{:?} after {:?}", waited.outcome, waited.time));
+    /// let queue = queue.with_hook(|waited: &Waited| {
+    ///     println!("{:?} after {:?}", waited.outcome, waited.time);
+    /// });
     /// # _ = queue;
     /// ```
     pub fn with_hook<H: Hook>(self, hook: H) -> KeyedQueue<T, C, R, H> {
-        KeyedQueue { hall: self.hall.with_hook(hook) }
+        KeyedQueue {
+            hall: self.hall.with_hook(hook),
+        }
     }
 }
 
@@ -137,7 +164,8 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// # Errors
     ///
-    /// As of [`Queue::try_acquire`](crate::Queue::try_acquire). While somebody waits for another key in the same bin, and somebody else is at the lines at this moment, it is denied
+    /// As of [`Queue::try_acquire`](crate::Queue::try_acquire). While somebody waits for another
+    /// key in the same bin, and somebody else is at the lines at this moment, it is denied
     /// needlessly.
     ///
     /// ```
@@ -150,11 +178,16 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # drop(lease);
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
-    pub fn try_acquire<K: Hash + ?Sized>(&self, key: &K, n: u32) -> Result<Lease<QueueKey<&Self>>, Denied> {
+    pub fn try_acquire<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        n: u32,
+    ) -> Result<Lease<QueueKey<&Self>>, Denied> {
         Lease::try_acquire_at(self.key(key), self.hall.clock.now(), n)
     }
 
-    /// Changes the limits, by their own methods, and then grants what has become free; as [`Queue::change`](crate::Queue::change).
+    /// Changes the limits, by their own methods, and then grants what has become free; as
+    /// [`Queue::change`](crate::Queue::change).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -168,16 +201,22 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 }
 
-/// A key's place in a [`KeyedQueue`]: from [`KeyedQueue::key`], or with a pointer of your own. It keeps the pointer, not the key.
+/// A key's place in a [`KeyedQueue`]: from [`KeyedQueue::key`], or with a pointer of your own. It
+/// keeps the pointer, not the key.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{Acquire, KeyedQueue, QueueKey};
 /// use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
+/// use std::sync::Arc;
 ///
 /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
-/// let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
-/// let lease = futures_executor::block_on(Acquire::new(QueueKey::new(Arc::clone(&queue), "alice"), 1, 1))?;
+/// let queue: Arc<KeyedQueue<_, _>> =
+///     Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
+/// let lease = futures_executor::block_on(Acquire::new(
+///     QueueKey::new(Arc::clone(&queue), "alice"),
+///     1,
+///     1,
+/// ))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
@@ -201,7 +240,9 @@ pub struct QueueKeyLimiter<P> {
 
 /// A pointer to a keyed queue, and its parts. Sealed.
 #[doc(hidden)]
-pub trait ToKeyedQueue: Deref<Target = KeyedQueue<Self::Table, Self::Clock, Self::Lock, Self::Hook>> {
+pub trait ToKeyedQueue:
+    Deref<Target = KeyedQueue<Self::Table, Self::Clock, Self::Lock, Self::Hook>>
+{
     type Table: QueueKeys;
     type Clock: Clock;
     type Lock: RawLock;
@@ -229,7 +270,12 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// assert_eq!(QueueKey::new(&queue, "alice").available_at(Timestamp::ZERO), 2);
     /// ```
     pub fn new<K: Hash + ?Sized>(queue: P, key: &K) -> Self {
-        let address = queue.hall.source.0.locate(0, key).expect("a table has a first limit");
+        let address = queue
+            .hall
+            .source
+            .0
+            .locate(0, key)
+            .expect("a table has a first limit");
         Self(QueueKeyLimiter { queue, address })
     }
 
@@ -240,7 +286,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// assert!(QueueKey::of(&queue, 0, "alice").is_some() && QueueKey::of(&queue, 1, "alice").is_none());
+    /// assert!(QueueKey::of(&queue, 0, "alice").is_some());
+    /// assert!(QueueKey::of(&queue, 1, "alice").is_none());
     /// ```
     pub fn of<K: Hash + ?Sized>(queue: P, limit: usize, key: &K) -> Option<Self> {
         let address = queue.hall.source.0.locate(limit, key)?;
@@ -277,7 +324,8 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         self.limiter().id()
     }
 
-    /// What is free, if nobody waits for the key: [`Denied::Exhausted`] else. A closed queue refuses, [`Denied::Refused`].
+    /// What is free, if nobody waits for the key: [`Denied::Exhausted`] else. A closed queue
+    /// refuses, [`Denied::Refused`].
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let hall = &self.queue.hall;
         if hall.is_closed() {
@@ -286,7 +334,8 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         if hall.options.order == Order::NewestFirst || !hall.is_waited_for(self.address) {
             return hall.take(self.address, || self.limiter().take_at(now, n));
         }
-        hall.take_past_others(self.address, now, n).unwrap_or(Err(Denied::Exhausted { now, permits: n }))
+        hall.take_past_others(self.address, now, n)
+            .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
     }
 
     /// Of the limiter alone: a take asks who waits.
@@ -300,7 +349,9 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let key = self.address;
-        self.queue.hall.give_back(key, |source| (source.at(key).refund_at(now, n, receipt), None))
+        self.queue.hall.give_back(key, |source| {
+            (source.at(key).refund_at(now, n, receipt), None)
+        })
     }
 
     /// Releases, and has those who wait granted.
@@ -318,16 +369,24 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
 
     /// In use, too, while somebody waits for it (or for another key of the same bin).
     fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.queue.hall.is_waited_for(self.address) { Idle::InUse } else { self.limiter().idle_at(now) }
+        if self.queue.hall.is_waited_for(self.address) {
+            Idle::InUse
+        } else {
+            self.limiter().idle_at(now)
+        }
     }
 
-    /// As the limiter says; behind those who wait for the key, where it is oldest first, and nobody is at the lines at this moment.
+    /// As the limiter says; behind those who wait for the key, where it is oldest first, and nobody
+    /// is at the lines at this moment.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Refused { .. } if self.queue.hall.is_closed() => Retry::Never,
-            Denied::Exhausted { now, permits } => {
-                earliest(&self.limiter(), now, self.queue.hall.seen_ahead(self.address), permits)
-            }
+            Denied::Exhausted { now, permits } => earliest(
+                &self.limiter(),
+                now,
+                self.queue.hall.seen_ahead(self.address),
+                permits,
+            ),
             _ => self.limiter().retry(denied),
         }
     }
@@ -342,7 +401,9 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
 
 impl<T: QueueKeys, C, R, H> fmt::Debug for KeyedQueue<T, C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedQueue").field("options", &self.hall.options).finish_non_exhaustive()
+        f.debug_struct("KeyedQueue")
+            .field("options", &self.hall.options)
+            .finish_non_exhaustive()
     }
 }
 
@@ -362,6 +423,8 @@ impl<P> fmt::Debug for QueueKey<P> {
 
 impl<P> fmt::Debug for QueueKeyLimiter<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("QueueKeyLimiter").field(&self.address).finish()
+        f.debug_tuple("QueueKeyLimiter")
+            .field(&self.address)
+            .finish()
     }
 }

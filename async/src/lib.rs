@@ -1,18 +1,24 @@
-//! Queued waits for the permits of any Portcullis limiter: without `std`, without an allocation, on any executor.
+//! Queued waits for the permits of any Portcullis limiter: without `std`, without an allocation, on
+//! any executor.
 //!
-//! A [`Queue`] owns a limiter. [`Queue::acquire`] waits for permits in a future, which holds the wait itself; [`Queue::blocking_acquire`] in a thread. Both stand in
-//! one queue, oldest or newest first, with limits in permits and in waits. What is refused gets a [`Rejected`], never a panic.
+//! A [`Queue`] owns a limiter. [`Queue::acquire`] waits for permits in a future, which holds the
+//! wait itself; [`Queue::blocking_acquire`] in a thread. Both stand in one queue, oldest or newest
+//! first, with limits in permits and in waits. What is refused gets a [`Rejected`], never a panic.
 //!
-//! A release grants to those who wait, and never waits for another thread or an interrupted context to do so. Permits that come back by time are granted by the queue itself, if its clock is
-//! a [`Timer`] ([`Queue::attend`], [`Queue::attend_shared`]), by a task that runs [`Queue::drive`], or by whoever calls [`Queue::advance`]; a thread that waits sees to it itself.
+//! A release grants to those who wait, and never waits for another thread or an interrupted context
+//! to do so. Permits that come back by time are granted by the queue itself, if its clock is a
+//! [`Timer`] ([`Queue::attend`], [`Queue::attend_shared`]), by a task that runs [`Queue::drive`],
+//! or by whoever calls [`Queue::advance`]; a thread that waits sees to it itself.
 //!
 //! A [`KeyedQueue`] is the same around a table of limiters by key: a line for each key.
 //!
 //! # Features
 //!
-//! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that `portcullis-core` has with `std`;
+//! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that
+//!   `portcullis-core` has with `std`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
-//! - `portable-atomic`: for targets without compare-exchange, as the feature of `portcullis-core`, which says what is lost;
+//! - `portable-atomic`: for targets without compare-exchange, as the feature of `portcullis-core`,
+//!   which says what is lost;
 //! - `defmt`: errors and outcomes can be logged by it;
 //! - `tokio`, `async-io`, `embassy-time`: timers of these;
 //! - `channel`: [limited channels](channel);

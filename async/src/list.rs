@@ -1,14 +1,17 @@
 //! Waits, and the lines in which they stand: one for each key.
 //!
-//! A node lies in the future that waits, which is pinned, and is taken out before it goes. All its fields but `state` belong to whoever has the
-//! lines, while it is linked; once it is settled, which the last write to it says, they belong to the future.
+//! A node lies in the future that waits, which is pinned, and is taken out before it goes. All its
+//! fields but `state` belong to whoever has the lines, while it is linked; once it is settled,
+//! which the last write to it says, they belong to the future.
 //!
 //! ```text
 //!   Idle --enter--> Waiting --settle--> Granted, Evicted, Exceeds, Late, Closed, Cancelled
 //! ```
 //!
-//! The waits of one key are a ring in the order in which they are served: after the head comes the next one, before it the last one. The heads of a
-//! [`Bin`] are a list. So all that happens to a line is done in a few steps, and only to find a key's head takes a walk over the heads of its bin.
+//! The waits of one key are a ring in the order in which they are served: after the head comes the
+//! next one, before it the last one. The heads of a [`Bin`] are a list. So all that happens to a
+//! line is done in a few steps, and only to find a key's head takes a walk over the heads of its
+//! bin.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -78,12 +81,16 @@ impl Wish {
 pub(crate) struct Ask {
     /// [`Timestamp::MAX`] if time does not help.
     pub(crate) at: Timestamp,
-    /// Whether it will grant as of then, whenever it is asked; else nobody knows, and it is asked as of the time when it is.
+    /// Whether it will grant as of then, whenever it is asked; else nobody knows, and it is asked
+    /// as of the time when it is.
     pub(crate) exact: bool,
 }
 
 impl Ask {
-    pub(crate) const ON_RELEASE: Self = Self { at: Timestamp::MAX, exact: false };
+    pub(crate) const ON_RELEASE: Self = Self {
+        at: Timestamp::MAX,
+        exact: false,
+    };
 }
 
 /// A line: what its head knows of it.
@@ -152,7 +159,10 @@ impl<K> Node<K> {
             (&raw mut (*node).after).write(None);
             (&raw mut (*node).heads).write((None, None));
             (&raw mut (*node).is_head).write(false);
-            (&raw mut (*node).line).write(Line { permits: 0, room: 0 });
+            (&raw mut (*node).line).write(Line {
+                permits: 0,
+                room: 0,
+            });
             (&raw mut (*node).ask).write(Ask::ON_RELEASE);
             (&raw mut (*node).place).write(Place::OUT);
             (&raw mut (*node).waker).write(None);
@@ -168,7 +178,8 @@ impl<K> Node<K> {
     ///
     /// The node is valid. Others may be at its other fields.
     pub(crate) unsafe fn state(node: NonNull<Self>) -> State {
-        // SAFETY: as the caller says; no reference to the whole node is made. Acquire: pairs with `settle`.
+        // SAFETY: as the caller says; no reference to the whole node is made. Acquire: pairs with
+        // `settle`.
         State::ALL[usize::from(unsafe { (*node.as_ptr()).state.load(Acquire) })]
     }
 
@@ -176,9 +187,11 @@ impl<K> Node<K> {
     ///
     /// # Safety
     ///
-    /// The node is in no line any more, and has been since it waited. Afterwards it may be gone at any moment.
+    /// The node is in no line any more, and has been since it waited. Afterwards it may be gone at
+    /// any moment.
     pub(crate) unsafe fn settle(node: NonNull<Self>, outcome: State) {
-        // SAFETY: as the caller says. Release: pairs with `state`; nothing of the node is touched after it.
+        // SAFETY: as the caller says. Release: pairs with `state`; nothing of the node is touched
+        // after it.
         unsafe { (*node.as_ptr()).state.store(outcome as u8, Release) };
     }
 
@@ -195,9 +208,9 @@ impl<K> Node<K> {
 
 /// The place of a wait in its future: of a node, once that has been to the lines.
 ///
-/// The state of the node says whether it is in a line. The place knows only whether there is a node,
-/// and notes that before the node can enter a line: whatever unwinds there, the drop of the future
-/// reads the state.
+/// The state of the node says whether it is in a line. The place knows only whether there is a
+/// node, and notes that before the node can enter a line: whatever unwinds there, the drop of the
+/// future reads the state.
 pub(crate) struct Slot<K> {
     /// Whether the node has been filled; else only its wish is there.
     is_filled: bool,
@@ -207,7 +220,10 @@ pub(crate) struct Slot<K> {
 impl<K> Slot<K> {
     #[inline(always)]
     pub(crate) const fn new(wish: Wish) -> Self {
-        Self { is_filled: false, node: UnsafeCell::new(Node::place(wish)) }
+        Self {
+            is_filled: false,
+            node: UnsafeCell::new(Node::place(wish)),
+        }
     }
 
     #[inline(always)]
@@ -228,10 +244,12 @@ impl<K> Slot<K> {
         unsafe { &mut (*self.node.get_mut().as_mut_ptr()).wish }
     }
 
-    /// Fills the place, for a node that goes to the lines: until it has left them, the place is neither moved nor dropped.
+    /// Fills the place, for a node that goes to the lines: until it has left them, the place is
+    /// neither moved nor dropped.
     pub(crate) fn fill(&mut self, key: K) -> NonNull<Node<K>> {
         let node = self.node();
-        // SAFETY: the caller's alone, and what was there before has left the lines, and keeps nothing.
+        // SAFETY: the caller's alone, and what was there before has left the lines, and keeps
+        // nothing.
         unsafe { Node::fill(node, key) };
         self.is_filled = true;
         node
@@ -243,7 +261,8 @@ impl<K> Slot<K> {
     }
 }
 
-/// The waker of a node that was taken out, and who is the head of its line in its place, if it was that.
+/// The waker of a node that was taken out, and who is the head of its line in its place, if it was
+/// that.
 pub(crate) type TakenOut<K> = (Option<Waker>, Option<NonNull<Node<K>>>);
 
 /// Lines, each with a key of its own.
@@ -252,7 +271,8 @@ pub(crate) struct Bin<K> {
     first: Option<NonNull<Node<K>>>,
 }
 
-// SAFETY: nodes are handed from thread to thread with the lines, under their lock; wakers can be sent.
+// SAFETY: nodes are handed from thread to thread with the lines, under their lock; wakers can be
+// sent.
 unsafe impl<K: Send> Send for Bin<K> {}
 
 /// Whoever comes stands at this end of the line.
@@ -279,7 +299,8 @@ impl<K: Copy + PartialEq> Bin<K> {
     /// The head of a key's line.
     pub(crate) fn head(&self, key: K) -> Option<NonNull<Node<K>>> {
         // SAFETY: linked nodes are valid, and belong to whoever has the lines.
-        self.heads().find(|head| unsafe { (*head.as_ptr()).key == key })
+        self.heads()
+            .find(|head| unsafe { (*head.as_ptr()).key == key })
     }
 
     /// The permits that the line of `head` waits for.
@@ -304,7 +325,8 @@ impl<K: Copy + PartialEq> Bin<K> {
     ///
     /// # Safety
     ///
-    /// The node is idle, nobody else refers to it, and it stays where it is until it is settled or removed.
+    /// The node is idle, nobody else refers to it, and it stays where it is until it is settled or
+    /// removed.
     #[inline]
     pub(crate) unsafe fn enter(
         &mut self,
@@ -371,13 +393,19 @@ impl<K: Copy + PartialEq> Bin<K> {
         }
     }
 
-    /// Takes a node out: still waiting, but in no line. Returns its waker, and who is the head of its line in its place, if it was that.
+    /// Takes a node out: still waiting, but in no line. Returns its waker, and who is the head of
+    /// its line in its place, if it was that.
     ///
     /// # Safety
     ///
-    /// The node is in a line of this bin, and `head` is the head of that line, or the node is the head itself.
+    /// The node is in a line of this bin, and `head` is the head of that line, or the node is the
+    /// head itself.
     #[inline]
-    pub(crate) unsafe fn take_out(&mut self, node: NonNull<Node<K>>, head: NonNull<Node<K>>) -> TakenOut<K> {
+    pub(crate) unsafe fn take_out(
+        &mut self,
+        node: NonNull<Node<K>>,
+        head: NonNull<Node<K>>,
+    ) -> TakenOut<K> {
         let old = node.as_ptr();
         // SAFETY: linked nodes are valid, and belong to whoever has the lines.
         unsafe {
@@ -398,7 +426,8 @@ impl<K: Copy + PartialEq> Bin<K> {
     }
 }
 
-/// The heads of a bin: from [`Bin::heads`]. The one that was returned last may be taken out meanwhile, with all of its line.
+/// The heads of a bin: from [`Bin::heads`]. The one that was returned last may be taken out
+/// meanwhile, with all of its line.
 pub(crate) struct Heads<K> {
     next: Option<NonNull<Node<K>>>,
 }

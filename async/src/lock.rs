@@ -10,7 +10,8 @@ use core::sync::atomic::Ordering::SeqCst;
 #[cfg(all(feature = "std", not(loom)))]
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled and dropped.
+/// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled
+/// and dropped.
 ///
 /// | | waits may be polled and dropped | who releases permits |
 /// |---|---|---|
@@ -19,7 +20,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///
 /// A release never waits for the lock: it leaves a mark, which the lock's holder finds.
 ///
-/// Another one is yours to name, say a spin lock, where every context that polls waits runs on a core of its own:
+/// Another one is yours to name, say a spin lock, where every context that polls waits runs on a
+/// core of its own:
 ///
 /// ```
 /// use core::hint::spin_loop;
@@ -29,7 +31,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///
 /// struct Spinning(AtomicBool);
 ///
-/// // SAFETY: of those that exchange `false` for `true` one succeeds, until it has stored `false`. (One that panics keeps it for ever.)
+/// // SAFETY: of those that exchange `false` for `true` one succeeds, until it has stored `false`.
+/// // (One that panics keeps it for ever.)
 /// unsafe impl RawLock for Spinning {
 ///     const OPEN: Self = Self(AtomicBool::new(false));
 ///
@@ -56,9 +59,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///
 /// # Safety
 ///
-/// While a closure runs in `lock` or `try_lock`, none runs in either of them on the same lock: on no other thread, in no interrupt, and not within the
-/// first. What one has written happens before the next one.
-/// A try fails only if the lock is held, by whoever has not let go of it before the try, as far as one knows of the other.
+/// While a closure runs in `lock` or `try_lock`, none runs in either of them on the same lock: on
+/// no other thread, in no interrupt, and not within the first. What one has written happens before
+/// the next one. A try fails only if the lock is held, by whoever has not let go of it before the
+/// try, as far as one knows of the other.
 pub unsafe trait RawLock {
     /// An open lock.
     #[allow(
@@ -67,8 +71,9 @@ pub unsafe trait RawLock {
     )]
     const OPEN: Self;
 
-    /// Whether to take it, to try it and to let go of it are sequentially consistent operations: as a rule they are not, and then the queue adds a fence.
-    /// To say `true` where they are not loses wake-ups.
+    /// Whether to take it, to try it and to let go of it are sequentially consistent operations: as
+    /// a rule they are not, and then the queue adds a fence. To say `true` where they are not loses
+    /// wake-ups.
     const IS_SEQUENTIAL: bool = false;
 
     /// Runs `work` alone, after whoever is at it.
@@ -80,10 +85,11 @@ pub unsafe trait RawLock {
 
 /// Has a thread sleep that has to wait.
 ///
-/// Not for interrupt or signal handlers that poll or drop waits: one that pre-empts the holder would wait for ever. (Releasing in one is
-/// allowed.)
+/// Not for interrupt or signal handlers that poll or drop waits: one that pre-empts the holder
+/// would wait for ever. (Releasing in one is allowed.)
 ///
-/// The queue asks its limiter and its clock under the lock. One that waits for the lock of the queue which asks it would wait for itself: that panics. (It may release permits.)
+/// The queue asks its limiter and its clock under the lock. One that waits for the lock of the
+/// queue which asks it would wait for itself: that panics. (It may release permits.)
 ///
 /// ```
 /// use portcullis_async::{RawLock, ThreadLock};
@@ -132,7 +138,9 @@ impl ThreadLock {
 
     #[inline]
     fn is_taken(&self) -> bool {
-        self.word.compare_exchange(OPEN, HELD, SeqCst, SeqCst).is_ok()
+        self.word
+            .compare_exchange(OPEN, HELD, SeqCst, SeqCst)
+            .is_ok()
     }
 
     #[cold]
@@ -166,11 +174,14 @@ fn this_thread() -> usize {
     PLACE.with(|place| core::ptr::from_ref(place).addr())
 }
 
-// SAFETY: of those that change the word from `OPEN` one succeeds, until it is `OPEN` again, which is after `work`, also if that panics. All changes are sequentially
-// consistent.
+// SAFETY: of those that change the word from `OPEN` one succeeds, until it is `OPEN` again, which
+// is after `work`, also if that panics. All changes are sequentially consistent.
 #[cfg(all(feature = "std", not(loom)))]
 unsafe impl RawLock for ThreadLock {
-    const OPEN: Self = Self { word: AtomicU32::new(OPEN), holder: AtomicUsize::new(0) };
+    const OPEN: Self = Self {
+        word: AtomicU32::new(OPEN),
+        holder: AtomicUsize::new(0),
+    };
     const IS_SEQUENTIAL: bool = true;
 
     #[inline]
@@ -194,7 +205,8 @@ unsafe impl RawLock for ThreadLock {
 /// assert_eq!(InterruptLock::OPEN.lock(|| 1), 1);
 /// ```
 ///
-/// A limiter or a clock that comes back to the queue which asks it would be let in by the critical section: that panics.
+/// A limiter or a clock that comes back to the queue which asks it would be let in by the critical
+/// section: that panics.
 #[cfg(feature = "critical-section")]
 #[derive(Debug)]
 pub struct InterruptLock {
@@ -224,13 +236,17 @@ impl InterruptLock {
     }
 }
 
-// SAFETY: a critical section excludes all others, and orders them; its own context is kept out by `held`.
+// SAFETY: a critical section excludes all others, and orders them; its own context is kept out by
+// `held`.
 #[cfg(feature = "critical-section")]
 unsafe impl RawLock for InterruptLock {
-    const OPEN: Self = Self { held: AtomicBool::new(false) };
+    const OPEN: Self = Self {
+        held: AtomicBool::new(false),
+    };
 
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.enter(work).expect("a limiter or a clock does not use the queue that asks it")
+        self.enter(work)
+            .expect("a limiter or a clock does not use the queue that asks it")
     }
 
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {

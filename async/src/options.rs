@@ -8,10 +8,11 @@ use core::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Strictly in the order in which they came. While anybody waits, nobody who comes later is granted anything, be it free; when the queue is
-    /// full, newcomers are refused.
+    /// Strictly in the order in which they came. While anybody waits, nobody who comes later is
+    /// granted anything, be it free; when the queue is full, newcomers are refused.
     OldestFirst,
-    /// Whoever came last. Newcomers take what is free; when the queue is full, those who have waited longest are evicted.
+    /// Whoever came last. Newcomers take what is free; when the queue is full, those who have
+    /// waited longest are evicted.
     NewestFirst,
 }
 

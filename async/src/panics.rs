@@ -1,5 +1,5 @@
-//! Panics of wakers, clocks, limiters and timers. With `std` they are caught where a second one would
-//! end the process, or where work would be left undone.
+//! Panics of wakers, clocks, limiters and timers. With `std` they are caught where a second one
+//! would end the process, or where work would be left undone.
 
 #[cfg(feature = "std")]
 mod caught {
@@ -87,7 +87,11 @@ mod caught {
 pub(crate) use caught::{Panic, quietly, unless_unwinding};
 
 #[cfg(not(feature = "std"))]
-#[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as where panics are caught")]
+#[expect(
+    clippy::unused_self,
+    clippy::unnecessary_wraps,
+    reason = "as where panics are caught"
+)]
 mod uncaught {
     /// Nothing is caught: a second panic, while the first one unwinds, ends the program.
     pub(crate) struct Panic;

@@ -19,27 +19,39 @@ use crate::{Acquire, Drained};
 
 /// A limiter, and a queue of those who wait for its permits.
 ///
-/// It owns the limiter, so that nobody gets past the queue ([`QueueLimiter`] says which limiters it can own, and a pointer to which), and is itself a [`Limiter`]: its leases are ordinary ones, it can be wrapped,
-/// and be one of several. [`acquire`](Self::acquire) waits: what is free is granted at once, and touches no list; else
-/// the request queues; and if the queue is full, it is refused at once, with a value. Dropping the future cancels.
+/// It owns the limiter, so that nobody gets past the queue ([`QueueLimiter`] says which limiters it
+/// can own, and a pointer to which), and is itself a [`Limiter`]: its leases are ordinary ones, it
+/// can be wrapped, and be one of several. [`acquire`](Self::acquire) waits: what is free is granted
+/// at once, and touches no list; else the request queues; and if the queue is full, it is refused
+/// at once, with a value. Dropping the future cancels.
 ///
-/// **Bound.** The limiter's own, and at most [`max_permits`](Self::new) queued permits by at most [`max_waiters`](Self::with_max_waiters) waits. What came in while nobody
-/// looked, up to the [slack](Self::with_slack), is granted as if it had been granted when it came: by the limiter's time, the bound is the limiter's; by a watch, what comes in
-/// in the slack may come on top, at once.
+/// **Bound.** The limiter's own, and at most [`max_permits`](Self::new) queued permits by at most
+/// [`max_waiters`](Self::with_max_waiters) waits. What came in while nobody looked, up to the
+/// [slack](Self::with_slack), is granted as if it had been granted when it came: by the limiter's
+/// time, the bound is the limiter's; by a watch, what comes in in the slack may come on top, at
+/// once.
 ///
-/// **Time.** A release grants to those who wait. Where permits come back by time, or waits have deadlines, somebody has to say so. With a [`Timer`](crate::Timer) for a clock the queue sees to it itself
-/// ([`attend`](Self::attend), [`attend_shared`](Self::attend_shared)), or a task that runs [`drive`](Self::drive); one timer, however many wait. Without one [`advance`](Self::advance) grants what has come in and says when
-/// to call again. Threads that wait see to it, if nobody else does.
+/// **Time.** A release grants to those who wait. Where permits come back by time, or waits have
+/// deadlines, somebody has to say so. With a [`Timer`](crate::Timer) for a clock the queue sees to
+/// it itself ([`attend`](Self::attend), [`attend_shared`](Self::attend_shared)), or a task that
+/// runs [`drive`](Self::drive); one timer, however many wait. Without one
+/// [`advance`](Self::advance) grants what has come in and says when to call again. Threads that
+/// wait see to it, if nobody else does.
 ///
-/// **What notes denials** ([`Counted`](portcullis_core::Counted), [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) goes around the queue, not into it: for one that waits, the limiter is asked
-/// several times.
+/// **What notes denials** ([`Counted`](portcullis_core::Counted),
+/// [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) goes around
+/// the queue, not into it: for one that waits, the limiter is asked several times.
 ///
-/// **Cost.** A wait lies in its future: no allocation. Cancelling is one unlink, wherever it stands (and with a deadline, a logarithm of their number, amortised). Wakers run outside of
-/// the list, 16 at a time.
+/// **Cost.** A wait lies in its future: no allocation. Cancelling is one unlink, wherever it stands
+/// (and with a deadline, a logarithm of their number, amortised). Wakers run outside of the list,
+/// 16 at a time.
 ///
-/// **Progress.** Taking what is free is lock-free where the limiter is. A release never waits for another thread or context: if the list is held, it leaves a
-/// mark, and the holder grants in its place (so the holder's work is not bounded by its own calls). Polling and dropping a wait take the lock `R`. A release runs wakers; and where it makes something due earlier, it arms the
-/// timer of a queue that sees to its time by itself, which takes that timer's locks: in an interrupt or signal handler, [`release_later`](Self::release_later) does neither.
+/// **Progress.** Taking what is free is lock-free where the limiter is. A release never waits for
+/// another thread or context: if the list is held, it leaves a mark, and the holder grants in its
+/// place (so the holder's work is not bounded by its own calls). Polling and dropping a wait take
+/// the lock `R`. A release runs wakers; and where it makes something due earlier, it arms the timer
+/// of a queue that sees to its time by itself, which takes that timer's locks: in an interrupt or
+/// signal handler, [`release_later`](Self::release_later) does neither.
 ///
 /// ```
 /// use portcullis_async::{Order, Queue};
@@ -47,7 +59,8 @@ use crate::{Acquire, Drained};
 ///
 /// static CLOCK: ManualClock = ManualClock::new();
 /// // Two at once; requests for up to 100 permits wait.
-/// static WORKERS: Queue<Concurrency, &ManualClock> = Queue::new(Concurrency::new(2), &CLOCK, 100);
+/// static WORKERS: Queue<Concurrency, &ManualClock> =
+///     Queue::new(Concurrency::new(2), &CLOCK, 100);
 ///
 /// futures_executor::block_on(async {
 ///     let first = WORKERS.acquire(2).await?;
@@ -59,7 +72,9 @@ use crate::{Acquire, Drained};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// Of a part and the whole, each has a queue of its own, and a request waits in one after the other. One limit in two queues does not compile: what is released through one of them would wake nobody in the other.
+/// Of a part and the whole, each has a queue of its own, and a request waits in one after the
+/// other. One limit in two queues does not compile: what is released through one of them would wake
+/// nobody in the other.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
@@ -72,8 +87,10 @@ use crate::{Acquire, Drained};
 /// ```
 /// use portcullis_async::Queue;
 /// use portcullis_core::{Concurrency, ManualClock};
-/// static ALL: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(9), ManualClock::new(), 100);
-/// static TENANT: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+/// static ALL: Queue<Concurrency, ManualClock> =
+///     Queue::new(Concurrency::new(9), ManualClock::new(), 100);
+/// static TENANT: Queue<Concurrency, ManualClock> =
+///     Queue::new(Concurrency::new(2), ManualClock::new(), 100);
 /// futures_executor::block_on(async {
 ///     let of_the_tenant = TENANT.acquire(1).await?;
 ///     let of_all = ALL.acquire(1).await?;
@@ -94,22 +111,31 @@ pub type DefaultLock = ThreadLock;
 pub type DefaultLock = ();
 
 impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
-    /// A queue of up to `max_permits` permits (0: nobody waits) around `limiter`, asked at the times of `clock`; [oldest first](Order::OldestFirst).
+    /// A queue of up to `max_permits` permits (0: nobody waits) around `limiter`, asked at the
+    /// times of `clock`; [oldest first](Order::OldestFirst).
     ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new(), 25);
+    /// let queue: Queue<_, _> = Queue::new(
+    ///     TokenBucket::new(Rate::per_second(5), 5),
+    ///     ManualClock::new(),
+    ///     25,
+    /// );
     /// ```
     #[cfg(not(loom))]
     pub const fn new(limiter: L, clock: C, max_permits: u64) -> Self {
-        Self { hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), R::OPEN) }
+        Self {
+            hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), R::OPEN),
+        }
     }
 
     /// As without loom, but for a lock that cannot be built in a constant.
     #[cfg(loom)]
     pub fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
-        Self { hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), lock) }
+        Self {
+            hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), lock),
+        }
     }
 
     /// Has each wait told to `hook` when it is over. In a constant: [`hooked`](Queue::hooked).
@@ -118,11 +144,15 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
     /// use portcullis_async::{Queue, Waited};
     /// use portcullis_core::{Concurrency, ManualClock};
     /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// let queue = queue.with_hook(|waited: &Waited| println!("{:?} after {:?}", waited.outcome, waited.time));
+    /// let queue = queue.with_hook(|waited: &Waited| {
+    ///     println!("{:?} after {:?}", waited.outcome, waited.time)
+    /// });
     /// # _ = queue;
     /// ```
     pub fn with_hook<H: Hook>(self, hook: H) -> Queue<L, C, R, H> {
-        Queue { hall: self.hall.with_hook(hook) }
+        Queue {
+            hall: self.hall.with_hook(hook),
+        }
     }
 }
 
@@ -133,11 +163,21 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// use portcullis_async::{DefaultLock, Queue, Waited};
     /// use portcullis_core::{Concurrency, ManualClock};
     /// static QUEUE: Queue<Concurrency, ManualClock, DefaultLock, fn(&Waited)> =
-    ///     Queue::hooked(Concurrency::new(2), ManualClock::new(), 9, |waited| println!("{:?}", waited.time));
+    ///     Queue::hooked(Concurrency::new(2), ManualClock::new(), 9, |waited| {
+    ///         println!("{:?}", waited.time)
+    ///     });
     /// ```
     #[cfg(not(loom))]
     pub const fn hooked(limiter: L, clock: C, max_permits: u64, hook: H) -> Self {
-        Self { hall: Hall::new(One(limiter), clock, hook, Options::new(max_permits), R::OPEN) }
+        Self {
+            hall: Hall::new(
+                One(limiter),
+                clock,
+                hook,
+                Options::new(max_permits),
+                R::OPEN,
+            ),
+        }
     }
 }
 
@@ -148,8 +188,9 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// # Errors
     ///
-    /// [`Denied`]: [`Exhausted`](Denied::Exhausted) also where somebody waits in a queue that is [oldest first](Order::OldestFirst), [`Refused`](Denied::Refused) if the queue is closed, and
-    /// whatever the limiter says.
+    /// Any [`Denied`] of the limiter; [`Exhausted`](Denied::Exhausted) also where a request waits
+    /// in a queue that is [oldest first](Order::OldestFirst), and [`Refused`](Denied::Refused) if
+    /// the queue is closed.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -165,12 +206,14 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Lease::try_acquire_at(self, self.hall.clock.now(), n)
     }
 
-    /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing. What is dropped before it is ready has never been. Where permits are free it is ready at once: it
-    /// does not yield to the executor.
+    /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing.
+    /// What is dropped before it is ready has never been. Where permits are free it is ready at
+    /// once: it does not yield to the executor.
     ///
     /// # Errors
     ///
-    /// [`Rejected`](crate::Rejected): at once, if the queue is full or closed, or there can never be so many; later, if it is evicted or the queue closes.
+    /// [`Rejected`](crate::Rejected): at once, if the queue is full or closed, or there can never
+    /// be so many; later, if it is evicted or the queue closes.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -186,7 +229,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n)
     }
 
-    /// Waits for at least `min` permits, and takes up to `max` if there are as many then (`min` if `max` is less). It queues with `min`.
+    /// Waits for at least `min` permits, and takes up to `max` if there are as many then (`min` if
+    /// `max` is less). It queues with `min`.
     ///
     /// # Errors
     ///
@@ -215,19 +259,33 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use portcullis_async::{Queue, Rejected};
     /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
     /// # futures_executor::block_on(async {
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(10), 1), ManualClock::new(), 9);
+    /// let queue: Queue<_, _> = Queue::new(
+    ///     TokenBucket::new(Rate::per_second(10), 1),
+    ///     ManualClock::new(),
+    ///     9,
+    /// );
     /// queue.acquire(1).await?;
     /// // The next one comes after 100 ms.
-    /// let late = queue.acquire_until(1, Timestamp::from_millis(50)).await.unwrap_err();
-    /// assert_eq!(late, Rejected::Deadline { permits: 1, retry: Retry::At(Timestamp::from_millis(100)) });
+    /// let late = queue
+    ///     .acquire_until(1, Timestamp::from_millis(50))
+    ///     .await
+    ///     .unwrap_err();
+    /// assert_eq!(
+    ///     late,
+    ///     Rejected::Deadline {
+    ///         permits: 1,
+    ///         retry: Retry::At(Timestamp::from_millis(100))
+    ///     }
+    /// );
     /// # Ok::<(), Rejected>(()) }).unwrap();
     /// ```
     pub fn acquire_until(&self, n: u32, deadline: Timestamp) -> Acquire<&Self> {
         Acquire::new(self, n, n).until(deadline)
     }
 
-    /// Releases a lease's permits, and leaves it to whoever comes to the queue next, by a wait, a release or a call of [`advance`](Self::advance), to grant them: for interrupt and signal handlers in which no
-    /// waker may run.
+    /// Releases a lease's permits, and leaves it to whoever comes to the queue next, by a wait, a
+    /// release or a call of [`advance`](Self::advance), to grant them: for interrupt and signal
+    /// handlers in which no waker may run.
     ///
     /// # Cost
     ///
@@ -249,8 +307,9 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until every lease has come back, of those that are [held](QueueLimiter::held) until they are released: at once of a limiter that gets its permits back by time. For a graceful end,
-    /// after [`close`](Self::close); on its own it only says that there was such a moment.
+    /// Waits until every lease has come back, of those that are [held](QueueLimiter::held) until
+    /// they are released: at once of a limiter that gets its permits back by time. For a graceful
+    /// end, after [`close`](Self::close); on its own it only says that there was such a moment.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -281,8 +340,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         self.hall.source.0.available_at(self.hall.clock.now())
     }
 
-    /// Changes the limiter's settings, by its own methods, and then grants what has become free. Nothing should be taken in it: that would get past
-    /// the queue.
+    /// Changes the limiter's settings, by its own methods, and then grants what has become free.
+    /// Nothing should be taken in it: that would get past the queue.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -320,8 +379,8 @@ unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, 
     fn key(&self) {}
 }
 
-/// A lease whose permits have been released past the queue, or whose limiter has panicked in that. It is not
-/// released again, and whoever comes to the queue next grants.
+/// A lease whose permits have been released past the queue, or whose limiter has panicked in that.
+/// It is not released again, and whoever comes to the queue next grants.
 struct ReleasedLater<L, C, R, H, P>(Option<Lease<P>>)
 where
     L: QueueLimiter,
@@ -351,7 +410,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
         LimiterId::of(self)
     }
 
-    /// What is free, if nobody waits before it: [`Denied::Exhausted`] else. A closed queue refuses, [`Denied::Refused`].
+    /// What is free, if nobody waits before it: [`Denied::Exhausted`] else. A closed queue refuses,
+    /// [`Denied::Refused`].
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.pass(now, n)?;
@@ -366,7 +426,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
 
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.hall.give_back((), |source| (source.0.refund_at(now, n, receipt), None))
+        self.hall
+            .give_back((), |source| (source.0.refund_at(now, n, receipt), None))
     }
 
     /// Releases, and has those who wait granted.
@@ -384,7 +445,11 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
     }
 
     fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.hall.is_waited_for(()) { Idle::InUse } else { self.hall.source.0.idle_at(now) }
+        if self.hall.is_waited_for(()) {
+            Idle::InUse
+        } else {
+            self.hall.source.0.idle_at(now)
+        }
     }
 
     /// As the limiter says; behind those who wait, where it is oldest first.

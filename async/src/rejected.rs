@@ -10,7 +10,13 @@ use portcullis_core::Retry;
 ///
 /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
 /// let rejected = futures_executor::block_on(queue.acquire(3)).unwrap_err();
-/// assert_eq!(rejected, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+/// assert_eq!(
+///     rejected,
+///     Rejected::ExceedsCapacity {
+///         permits: 3,
+///         capacity: 2
+///     }
+/// );
 /// assert_eq!(rejected.retry(), Retry::Never);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +30,9 @@ pub enum Rejected {
         /// When to come back.
         retry: Retry,
     },
-    /// The limiter refuses the request, whatever it has ([`Denied::Refused`](portcullis_core::Denied::Refused)), and the queue has no room for it to wait until that changes.
+    /// The limiter refuses the request, whatever it has
+    /// ([`Denied::Refused`](portcullis_core::Denied::Refused)), and the queue has no room for it to
+    /// wait until that changes.
     Refused {
         /// The permits that were asked for.
         permits: u32,
@@ -45,7 +53,8 @@ pub enum Rejected {
         /// The most that one request can ask for.
         capacity: u32,
     },
-    /// They cannot be granted by the deadline: it is over, or nothing comes in before it that does not go to those who were first.
+    /// They cannot be granted by the deadline: it is over, or nothing comes in before it that does
+    /// not go to those who were first.
     Deadline {
         /// The permits that were asked for.
         permits: u32,
@@ -60,14 +69,21 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// When to come back, as it was when the request was told (its poll, of one that waited): at the earliest, with what was queued then before it where the queue is oldest first. Exact where all before it ask for one
-    /// permit each, none of them gives up, and nothing is given back. Of several limits as one ([`AllOf`](portcullis_core::AllOf)) it is exact if none waits before it; else it may be earlier than that: each limit says
-    /// when it has so many permits, and not what it loses while those before wait for another limit.
+    /// When to come back, as it was when the request was told (its poll, of one that waited): at
+    /// the earliest, with what was queued then before it where the queue is oldest first. Exact
+    /// where all before it ask for one permit each, none of them gives up, and nothing is given
+    /// back. Of several limits as one ([`AllOf`](portcullis_core::AllOf)) it is exact if none waits
+    /// before it; else it may be earlier than that: each limit says when it has so many permits,
+    /// and not what it loses while those before wait for another limit.
     ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(10), 1), ManualClock::new(), 0);
+    /// let queue: Queue<_, _> = Queue::new(
+    ///     TokenBucket::new(Rate::per_second(10), 1),
+    ///     ManualClock::new(),
+    ///     0,
+    /// );
     /// assert!(futures_executor::block_on(queue.acquire(1)).is_ok());
     /// let full = futures_executor::block_on(queue.acquire(1)).unwrap_err();
     /// assert_eq!(full.retry(), Retry::At(Timestamp::from_millis(100)));
@@ -105,7 +121,10 @@ impl fmt::Display for Rejected {
         match self {
             Self::QueueFull { permits, .. } => write!(f, "queue full: {permits} permits asked for"),
             Self::Refused { permits, .. } => {
-                write!(f, "refused by the limiter, and the queue is full: {permits} permits asked for")
+                write!(
+                    f,
+                    "refused by the limiter, and the queue is full: {permits} permits asked for"
+                )
             }
             Self::Evicted { permits, .. } => {
                 write!(f, "evicted by a newer request: {permits} permits asked for")
@@ -115,7 +134,10 @@ impl fmt::Display for Rejected {
                 "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
             ),
             Self::Deadline { permits, .. } => {
-                write!(f, "cannot be granted by the deadline: {permits} permits asked for")
+                write!(
+                    f,
+                    "cannot be granted by the deadline: {permits} permits asked for"
+                )
             }
             Self::Closed { .. } => f.write_str("closed"),
         }

@@ -1,6 +1,8 @@
 use core::fmt;
 
-use portcullis_core::{Address, Denied, Key, Limiter, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp};
+use portcullis_core::{
+    Address, Denied, Key, Limiter, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
+};
 
 /// Where a hall has its limiters from.
 pub trait Source {
@@ -34,7 +36,14 @@ pub trait Source {
         n: u32,
         notes: &mut Receipts,
     ) -> Result<Receipt, Denied>;
-    fn refund_noted(&self, key: Self::Key, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts);
+    fn refund_noted(
+        &self,
+        key: Self::Key,
+        now: Timestamp,
+        n: u32,
+        receipt: &mut Receipt,
+        notes: &Receipts,
+    );
 
     /// The permits that are out and will be released.
     fn held(&self) -> u64;
@@ -79,11 +88,24 @@ impl<L: QueueLimiter> Source for One<L> {
 
     const NOTES: bool = L::NOTES;
 
-    fn take_noted(&self, (): (), now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+    fn take_noted(
+        &self,
+        (): (),
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
         self.0.take_noted_at(now, n, notes)
     }
 
-    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) {
+    fn refund_noted(
+        &self,
+        (): (),
+        now: Timestamp,
+        n: u32,
+        receipt: &mut Receipt,
+        notes: &Receipts,
+    ) {
         self.0.refund_noted_at(now, n, receipt, notes);
     }
 
@@ -141,7 +163,14 @@ impl<T: QueueKeys> Source for Each<T> {
         self.at(key).take_at(now, n)
     }
 
-    fn refund_noted(&self, key: Address, now: Timestamp, n: u32, receipt: &mut Receipt, _: &Receipts) {
+    fn refund_noted(
+        &self,
+        key: Address,
+        now: Timestamp,
+        n: u32,
+        receipt: &mut Receipt,
+        _: &Receipts,
+    ) {
         self.at(key).refund_at(now, n, receipt);
     }
 

@@ -1,4 +1,5 @@
-//! The one place that names atomics, so that the queue can also run under [loom], and without compare-exchange.
+//! The one place that names atomics, so that the queue can also run under [loom], and without
+//! compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
@@ -8,7 +9,10 @@ compile_error!(
      `critical-section` and `unsafe-assume-single-core` of portable-atomic"
 );
 
-#[cfg(all(not(loom), any(target_has_atomic = "32", not(feature = "portable-atomic"))))]
+#[cfg(all(
+    not(loom),
+    any(target_has_atomic = "32", not(feature = "portable-atomic"))
+))]
 pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;

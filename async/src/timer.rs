@@ -36,9 +36,9 @@ pub use self::tokio::TokioTimer;
 /// ```
 /// use core::task::{Poll, Waker};
 /// use core::time::Duration;
-/// use std::sync::{Arc, Mutex};
 /// use portcullis_async::{Queue, Timer};
 /// use portcullis_core::{Clock, ManualClock, Rate, Timestamp, TokenBucket};
+/// use std::sync::{Arc, Mutex};
 ///
 /// #[derive(Default)]
 /// struct Simulated(ManualClock, Mutex<Option<(Timestamp, Waker)>>);
@@ -69,8 +69,11 @@ pub use self::tokio::TokioTimer;
 ///     }
 /// }
 ///
-/// let queue: Arc<Queue<_, _>> =
-///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(1), 1), Simulated::default(), 9));
+/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+///     TokenBucket::new(Rate::per_second(1), 1),
+///     Simulated::default(),
+///     9,
+/// ));
 /// queue.attend_shared();
 /// let _first = queue.try_acquire(1).unwrap();
 /// let waits = std::thread::spawn({
@@ -82,18 +85,26 @@ pub use self::tokio::TokioTimer;
 /// assert!(waits.join().unwrap());
 /// ```
 pub trait Timer: Clock {
-    /// Whether what it wakes may ask it anew, within the wake-up, as a queue does that sees to its time by itself ([`Queue::attend`](crate::Queue::attend)). One whose wake-ups run under its own lock is for
-    /// [`Queue::drive`](crate::Queue::drive) alone: a task's waker does no more than to have the task polled.
+    /// Whether what it wakes may ask it anew, within the wake-up, as a queue does that sees to its
+    /// time by itself ([`Queue::attend`](crate::Queue::attend)). One whose wake-ups run under its
+    /// own lock is for [`Queue::drive`](crate::Queue::drive) alone: a task's waker does no more
+    /// than to have the task polled.
     const IS_REENTRANT: bool = true;
 
-    /// Wakes `waker` once, at `at` or soon after it: in place of what was asked for before. Ready if `at` is over; then it does not keep the waker.
+    /// Wakes `waker` once, at `at` or soon after it: in place of what was asked for before. Ready
+    /// if `at` is over; then it does not keep the waker.
     ///
-    /// Several threads may ask at once: the last one counts. A wake too many, also too early, does no harm. It is asked for outside of the queue's lock, and may be so while it wakes.
+    /// Several threads may ask at once: the last one counts. A wake too many, also too early, does
+    /// no harm. It is asked for outside of the queue's lock, and may be so while it wakes.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
 
 /// A time since a clock's origin.
-#[cfg(any(feature = "async-io", feature = "tokio", all(feature = "std", not(loom))))]
+#[cfg(any(
+    feature = "async-io",
+    feature = "tokio",
+    all(feature = "std", not(loom))
+))]
 fn since(origin: core::time::Duration) -> Timestamp {
     Timestamp::ZERO.saturating_add(origin)
 }

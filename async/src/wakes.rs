@@ -5,8 +5,8 @@ use core::task::Waker;
 
 use crate::panics::Panic;
 
-/// Wakers to be run once the lock is free, in their order: those of waits, then those of drivers. All
-/// of them run, also if one panics; `resume` lets the first panic go on afterwards.
+/// Wakers to be run once the lock is free, in their order: those of waits, then those of drivers.
+/// All of them run, also if one panics; `resume` lets the first panic go on afterwards.
 ///
 /// Places `first` to `after` are filled; nothing is done for the others.
 pub(crate) struct Wakes {

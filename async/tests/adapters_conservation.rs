@@ -1,7 +1,9 @@
-//! Streams, sinks, readers and writers at random on one queue: whatever is polled, cancelled, closed, refused or panics, no permit is lost, nor an item or a byte that was not dropped with
+//! Streams, sinks, readers and writers at random on one queue: whatever is polled, cancelled,
+//! closed, refused or panics, no permit is lost, nor an item or a byte that was not dropped with
 //! its owner, and whoever waits is woken once.
 //!
-//! Each knows from what is within it what it must hold: after every step, that is compared with what the limiter has.
+//! Each knows from what is within it what it must hold: after every step, that is compared with
+//! what the limiter has.
 #![cfg(all(feature = "stream", feature = "futures-io", feature = "tokio"))]
 
 mod support;
@@ -21,10 +23,12 @@ use std::time::Instant;
 use futures_sink::Sink;
 use futures_util::{Stream, io as futures};
 use portcullis_async::{
-    LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, Refused, Rejected, SinkError,
-    ThreadTimer,
+    LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, Refused, Rejected,
+    SinkError, ThreadTimer,
 };
-use portcullis_core::{Clock, Concurrency, Lease, Limiter, QueueLimiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::{
+    Clock, Concurrency, Lease, Limiter, QueueLimiter, Rate, Timestamp, TokenBucket,
+};
 use support::{Hand, waker};
 use tokio::io as tokio_io;
 
@@ -76,7 +80,11 @@ const ON_PURPOSE: &str = "on purpose";
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as a weight is asked")]
 fn weight(item: &u64) -> u32 {
-    if item % 29 == 28 { u32::MAX } else { (item % HEAVY) as u32 }
+    if item % 29 == 28 {
+        u32::MAX
+    } else {
+        (item % HEAVY) as u32
+    }
 }
 
 /// What is within an adapter: does anything that it may.
@@ -108,7 +116,11 @@ impl Tap {
     fn ask(&self, most: u64) -> Poll<io::Result<u64>> {
         let mut within = self.within();
         within.asked += 1;
-        match if within.calm { 99 } else { within.random.below(40) } {
+        match if within.calm {
+            99
+        } else {
+            within.random.below(40)
+        } {
             // Nobody is woken: all are polled at random, until it is calm.
             0..4 => Poll::Pending,
             4 | 5 => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
@@ -144,7 +156,12 @@ impl Stream for Tap {
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
         let moved = ready!(self.ask(1));
         // An error is an end as well.
-        Poll::Ready(moved.ok().filter(|moved| *moved > 0).map(|_| self.within().moved - 1))
+        Poll::Ready(
+            moved
+                .ok()
+                .filter(|moved| *moved > 0)
+                .map(|_| self.within().moved - 1),
+        )
     }
 }
 
@@ -165,7 +182,11 @@ impl Sink<u64> for Tap {
             drop(within);
             std::panic::panic_any(ON_PURPOSE);
         }
-        if within.random.one_in(30) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if within.random.one_in(30) {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(())
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -178,7 +199,11 @@ impl Sink<u64> for Tap {
 }
 
 impl futures::AsyncRead for Tap {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let place = self.within().moved;
         let moved = ready!(self.ask(buffer.len() as u64))? as usize;
         for (byte, place) in buffer[..moved].iter_mut().zip(place..) {
@@ -202,11 +227,18 @@ impl tokio_io::AsyncRead for Tap {
 }
 
 impl futures::AsyncWrite for Tap {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let place = self.within().moved;
         let moved = ready!(self.ask(bytes.len() as u64))? as usize;
         assert!(
-            bytes[..moved].iter().zip(place..).all(|(byte, place)| *byte == place as u8),
+            bytes[..moved]
+                .iter()
+                .zip(place..)
+                .all(|(byte, place)| *byte == place as u8),
             "in their order"
         );
         Poll::Ready(Ok(moved))
@@ -222,7 +254,11 @@ impl futures::AsyncWrite for Tap {
 }
 
 impl tokio_io::AsyncWrite for Tap {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         futures::AsyncWrite::poll_write(self, cx, bytes)
     }
 
@@ -266,7 +302,8 @@ struct Actor<L: QueueLimiter, C: Clock> {
     /// The items that were put in, came out, or came back; the bytes that the caller knows of.
     put: u64,
     out: u64,
-    /// The permits of a piece; those for what was to be written last; and those that are there for what has not gone on yet.
+    /// The permits of a piece; those for what was to be written last; and those that are there for
+    /// what has not gone on yet.
     piece: u32,
     wrote: u32,
     rest: u32,
@@ -343,7 +380,11 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         match &mut self.kind {
             Kind::Limited(stream) => {
                 let next = stream.as_mut().poll_next(&mut context);
-                self.item(next.map(|next| next.map(|item| item.map(|item| (item, None)))), asked, waited)
+                self.item(
+                    next.map(|next| next.map(|item| item.map(|item| (item, None)))),
+                    asked,
+                    waited,
+                )
             }
             Kind::Leased(stream) => {
                 let next = stream.as_mut().poll_next(&mut context);
@@ -383,7 +424,8 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     futures::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer)
                 } else {
                     let mut buffer = tokio_io::ReadBuf::new(&mut buffer);
-                    let read = tokio_io::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
+                    let read =
+                        tokio_io::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
                     read.map_ok(|()| buffer.filled().len())
                 };
                 let waiting = reader.waiting().len() as u32;
@@ -391,7 +433,10 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     Poll::Ready(Ok(read)) => {
                         let place = self.out;
                         assert!(
-                            buffer[..*read].iter().zip(place..).all(|(byte, place)| *byte == place as u8)
+                            buffer[..*read]
+                                .iter()
+                                .zip(place..)
+                                .all(|(byte, place)| *byte == place as u8)
                         );
                         self.out += *read as u64;
                         self.spent += *read as u64;
@@ -400,7 +445,10 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     _ => {}
                 }
                 let within = self.tap.within();
-                assert!(waited.is_none() || within.asked == asked, "within nothing is polled while it waits");
+                assert!(
+                    waited.is_none() || within.asked == asked,
+                    "within nothing is polled while it waits"
+                );
                 assert!(waited.is_none() || self.waits.is_none() || self.waits == waited);
                 assert_eq!(self.out + u64::from(waiting), within.moved, "none is lost");
                 assert!(waiting <= self.piece);
@@ -416,8 +464,10 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     assert!(matches!(closed, Poll::Ready(Ok(()))));
                     (self.rest, self.lease, waited) = (0, 0, None);
                 }
-                let bytes: Vec<u8> =
-                    (moved..).map(|place| place as u8).take(1 + random.below(100) as usize).collect();
+                let bytes: Vec<u8> = (moved..)
+                    .map(|place| place as u8)
+                    .take(1 + random.below(100) as usize)
+                    .collect();
                 if self.rest == 0 {
                     self.lease = 0;
                 }
@@ -436,7 +486,10 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
     fn item(&mut self, next: Next<L, C>, asked: u64, waited: Option<u32>) -> Option<Held<L, C>> {
         let within = self.tap.within();
         if waited.is_some() {
-            assert_eq!(within.asked, asked, "within nothing is polled while it waits");
+            assert_eq!(
+                within.asked, asked,
+                "within nothing is polled while it waits"
+            );
         }
         let taken = within.moved;
         drop(within);
@@ -449,7 +502,11 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
             Poll::Ready(None) => None,
             Poll::Ready(Some(Ok((item, lease)))) => {
                 assert_eq!(item, self.out, "in their order");
-                assert!(lease.as_ref().is_none_or(|lease| lease.permits() == weight(&item)));
+                assert!(
+                    lease
+                        .as_ref()
+                        .is_none_or(|lease| lease.permits() == weight(&item))
+                );
                 self.spent += u64::from(weight(&item));
                 self.out += 1;
                 lease
@@ -485,7 +542,9 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                 }
                 Poll::Ready(outcome) => {
                     let error = outcome.as_ref().expect_err("nothing has moved");
-                    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Rejected>());
+                    let cause = error
+                        .get_ref()
+                        .and_then(|cause| cause.downcast_ref::<Rejected>());
                     assert!(cause.is_some());
                 }
             },
@@ -507,7 +566,8 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         }
     }
 
-    /// What an item waits for that is not new, and has not gone on: permits, or with these the sink within.
+    /// What an item waits for that is not new, and has not gone on: permits, or with these the sink
+    /// within.
     fn sink_waits(&mut self, put: u64) {
         self.lease = 0;
         if self.out < put {
@@ -520,7 +580,8 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         }
     }
 
-    /// After a panic of what is within, when so many items or bytes had moved before: what has been taken by then.
+    /// After a panic of what is within, when so many items or bytes had moved before: what has been
+    /// taken by then.
     fn catch_up(&mut self, moved: u64) {
         match &self.kind {
             // Permits for what was to be written, which stay.
@@ -563,7 +624,11 @@ enum Panics {
 impl Panics {
     /// Without wakers.
     fn within(self) -> Self {
-        if self == Self::Wakers { Self::Nothing } else { self }
+        if self == Self::Wakers {
+            Self::Nothing
+        } else {
+            self
+        }
     }
 }
 
@@ -638,7 +703,9 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
     }
 
     fn poll(&mut self, place: usize) {
-        let Some(actor) = &mut self.actors[place] else { return };
+        let Some(actor) = &mut self.actors[place] else {
+            return;
+        };
         let moved = {
             let mut within = actor.tap.within();
             within.panicked = false;
@@ -678,7 +745,11 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
             0..10 => {
                 if self.actors[place].is_none() {
                     // Two that are woken at once and both panic would end the process.
-                    let panics = if place == 0 { self.panics } else { self.panics.within() };
+                    let panics = if place == 0 {
+                        self.panics
+                    } else {
+                        self.panics.within()
+                    };
                     let actor = Actor::new(&self.queue, &mut self.random, panics);
                     self.actors[place] = Some(actor);
                 }
@@ -706,7 +777,12 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
 
     /// Who has been woken by a grant since.
     fn look(&mut self) {
-        for actor in self.actors.iter_mut().flatten().filter(|actor| actor.waits.is_some()) {
+        for actor in self
+            .actors
+            .iter_mut()
+            .flatten()
+            .filter(|actor| actor.waits.is_some())
+        {
             let wakes = actor.wakes.load(Ordering::SeqCst);
             assert!(wakes <= 1 || !self.alone, "once for each grant");
             self.seen.unseen += u64::from(wakes > 0 && !actor.granted);
@@ -719,7 +795,11 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
         self.look();
         let calm = calmly(|| self.queue.close());
         self.seen.panicked += u64::from(!calm);
-        for actor in self.actors.iter_mut().flatten().filter(|actor| !actor.granted && actor.waits.is_some())
+        for actor in self
+            .actors
+            .iter_mut()
+            .flatten()
+            .filter(|actor| !actor.granted && actor.waits.is_some())
         {
             assert_eq!(actor.wakes.load(Ordering::SeqCst), 1, "is told");
             actor.waits = None;
@@ -728,7 +808,13 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
 
     /// What is spent, and not given back.
     fn spent(&self) -> u64 {
-        self.spent + self.actors.iter().flatten().map(|actor| actor.spent).sum::<u64>()
+        self.spent
+            + self
+                .actors
+                .iter()
+                .flatten()
+                .map(|actor| actor.spent)
+                .sum::<u64>()
     }
 
     fn held(&self) -> u32 {
@@ -737,10 +823,15 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
     }
 
     fn waiters(&self) -> usize {
-        self.actors.iter().flatten().filter(|actor| actor.is_asleep()).count()
+        self.actors
+            .iter()
+            .flatten()
+            .filter(|actor| actor.is_asleep())
+            .count()
     }
 
-    /// Starts nothing any more: leases go, who does not wait goes, and who waits is polled when it is woken, and goes with what it has got. While all are asleep, `idle`.
+    /// Starts nothing any more: leases go, who does not wait goes, and who waits is polled when it
+    /// is woken, and goes with what it has got. While all are asleep, `idle`.
     fn end(&mut self, mut idle: impl FnMut(&Queue<L, C>)) {
         for lease in core::mem::take(&mut self.leases) {
             calmly(|| drop(lease));
@@ -751,7 +842,9 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
         while self.actors.iter().any(Option::is_some) {
             let mut slept = true;
             for place in 0..self.actors.len() {
-                let Some(actor) = &self.actors[place] else { continue };
+                let Some(actor) = &self.actors[place] else {
+                    continue;
+                };
                 if actor.is_asleep() {
                     continue;
                 }
@@ -761,7 +854,9 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
                     if let Some(lease) = self.leases.pop() {
                         calmly(|| drop(lease));
                     }
-                    let Some(actor) = &self.actors[place] else { continue };
+                    let Some(actor) = &self.actors[place] else {
+                        continue;
+                    };
                     if actor.waits.is_some() {
                         assert!(!self.alone, "it was woken for what it has");
                         continue;
@@ -778,7 +873,11 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
 
 fn all_is_back<C: Clock>(queue: &Queue<Concurrency, C>) {
     let counts = queue.counts();
-    assert_eq!((counts.waiters, counts.permits, queue.available()), (0, 0, LIMIT.into()), "all is back");
+    assert_eq!(
+        (counts.waiters, counts.permits, queue.available()),
+        (0, 0, LIMIT.into()),
+        "all is back"
+    );
 }
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 120 } else { 1_000 };
@@ -797,10 +896,17 @@ fn what_is_in_use_is_at_each_step_what_they_must_hold() {
                     world.close();
                 }
                 let free = queue.available();
-                assert_eq!(u64::from(world.held()) + free, LIMIT.into(), "{seed}, {step}");
+                assert_eq!(
+                    u64::from(world.held()) + free,
+                    LIMIT.into(),
+                    "{seed}, {step}"
+                );
                 let waiters = queue.counts().waiters;
                 assert_eq!(waiters as usize, world.waiters(), "{seed}, {step}");
-                assert!(waiters == 0 || free < MOST.into(), "{seed}, {step}: waits for what is free");
+                assert!(
+                    waiters == 0 || free < MOST.into(),
+                    "{seed}, {step}: waits for what is free"
+                );
             }
             world.end(|_| panic!("{seed}: somebody sleeps, and all is free"));
             all_is_back(&queue);
@@ -818,14 +924,21 @@ fn what_is_spent_is_at_each_step_within_the_burst_and_what_has_come_in() {
         for panics in [Panics::Within, Panics::Wakers] {
             let burst = u64::from(LIMIT);
             // A permit each millisecond.
-            let queue = Arc::new(support::queue(TokenBucket::new(Rate::per_second(1_000), burst), u64::MAX));
+            let queue = Arc::new(support::queue(
+                TokenBucket::new(Rate::per_second(1_000), burst),
+                u64::MAX,
+            ));
             let mut world = World::new(&queue, seed, 12, panics, true, true);
             let mut newest = 0;
             for step in 0..400 {
                 if world.random.one_in(4) {
                     let time = queue.clock().now().as_nanos() / 1_000_000;
                     let back = world.random.one_in(20);
-                    let to = if back { time.saturating_sub(5) } else { time + world.random.below(20) };
+                    let to = if back {
+                        time.saturating_sub(5)
+                    } else {
+                        time + world.random.below(20)
+                    };
                     queue.clock().set(Timestamp::from_millis(to));
                     newest = newest.max(to);
                 }
@@ -833,8 +946,16 @@ fn what_is_spent_is_at_each_step_within_the_burst_and_what_has_come_in() {
                 if step == 350 && seed % 3 == 0 {
                     world.close();
                 }
-                assert!(world.spent() <= burst + newest, "{seed}, {step}: {} by {newest}", world.spent());
-                assert_eq!(queue.counts().waiters as usize, world.waiters(), "{seed}, {step}");
+                assert!(
+                    world.spent() <= burst + newest,
+                    "{seed}, {step}: {} by {newest}",
+                    world.spent()
+                );
+                assert_eq!(
+                    queue.counts().waiters as usize,
+                    world.waiters(),
+                    "{seed}, {step}"
+                );
             }
             let idle = |queue: &Queue<TokenBucket, Hand>| {
                 newest += 1;
@@ -891,7 +1012,11 @@ where
             seen.add(&thread.join().expect("a thread found something"));
         }
     });
-    println!("{} steps, {} spent, {seen:?}", steps.into_inner(), spent.load(Ordering::Relaxed));
+    println!(
+        "{} steps, {} spent, {seen:?}",
+        steps.into_inner(),
+        spent.load(Ordering::Relaxed)
+    );
     assert!(seen.is_about_something());
     (seen, spent.into_inner())
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use allocations::allocations;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, LimiterExt, Line, ManualClock, MonotonicClock,
-    QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, LimiterExt, Line, ManualClock,
+    MonotonicClock, QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// A timer that never wakes.
@@ -28,7 +28,11 @@ impl Clock for Still {
 
 impl Timer for Still {
     fn wake_at(&self, at: Timestamp, _: &Waker) -> Poll<()> {
-        if at <= self.now() { Poll::Ready(()) } else { Poll::Pending }
+        if at <= self.now() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 
@@ -45,15 +49,24 @@ fn the_allocator_counts() {
 fn no_wait_allocates_whatever_comes_of_it() {
     let count = allocations(|| {
         for order in [Order::OldestFirst, Order::NewestFirst] {
-            let queue: Queue<_, _> = Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
+            let queue: Queue<_, _> =
+                Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
             // At once.
             let mut ready = pin!(queue.acquire(3));
-            let Poll::Ready(Ok(held)) = poll(&mut ready) else { panic!("free") };
-            assert!(poll(&mut pin!(queue.acquire(4))).is_ready(), "more than there are");
+            let Poll::Ready(Ok(held)) = poll(&mut ready) else {
+                panic!("free")
+            };
+            assert!(
+                poll(&mut pin!(queue.acquire(4))).is_ready(),
+                "more than there are"
+            );
             assert!(queue.try_acquire_at(Timestamp::ZERO, 1).is_err());
             // Waits, is polled anew, is granted.
-            let mut waits =
-                [pin!(queue.acquire(1)), pin!(queue.acquire_between(1, 2)), pin!(queue.acquire(0))];
+            let mut waits = [
+                pin!(queue.acquire(1)),
+                pin!(queue.acquire_between(1, 2)),
+                pin!(queue.acquire(0)),
+            ];
             for wait in &mut waits {
                 assert!(poll(wait).is_pending() && poll(wait).is_pending());
             }
@@ -71,7 +84,9 @@ fn no_wait_allocates_whatever_comes_of_it() {
             }
             queue.change(|limit| limit.set_limit(1)).unwrap();
             let _ = (queue.counts(), queue.peek_at(Timestamp::ZERO, 1).is_ok());
-            let _ = AllOf::new((&queue,)).try_acquire_at(Timestamp::ZERO, 1).is_ok();
+            let _ = AllOf::new((&queue,))
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .is_ok();
             let mut closed = pin!(queue.acquire(1));
             let _ = poll(&mut closed);
             queue.close();
@@ -86,7 +101,9 @@ fn many_waits_granted_at_once_do_not_allocate() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(100), ManualClock::new(), 100);
     let mut waits: Vec<_> = (0..100).map(|_| Box::pin(queue.acquire(1))).collect();
     let count = allocations(|| {
-        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(100))) else { panic!("free") };
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(100))) else {
+            panic!("free")
+        };
         for wait in &mut waits {
             assert!(poll(&mut wait.as_mut()).is_pending());
         }
@@ -107,10 +124,14 @@ fn waits_for_time(limiter: impl QueueLimiter) {
         let mut wait = pin!(queue.acquire(1));
         assert!(poll(&mut wait).is_pending());
         assert!(poll(&mut driver).is_pending());
-        let Next::At(at) = queue.advance() else { panic!("time helps") };
+        let Next::At(at) = queue.advance() else {
+            panic!("time helps")
+        };
         queue.clock().0.set(at);
         assert!(poll(&mut driver).is_pending());
-        let Poll::Ready(Ok(mut lease)) = poll(&mut wait) else { panic!("granted") };
+        let Poll::Ready(Ok(mut lease)) = poll(&mut wait) else {
+            panic!("granted")
+        };
         let _ = lease.refund_at(at, 1);
     });
     assert_eq!(count, 0);
@@ -145,7 +166,13 @@ fn a_thread_that_waits_allocates_once_for_all_its_waits() {
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
         let timed_out = queue.blocking_acquire_for(1, Duration::from_micros(10));
-        assert!(matches!(timed_out, Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease })));
+        assert!(matches!(
+            timed_out,
+            Err(Rejected::Deadline {
+                permits: 1,
+                retry: Retry::OnRelease
+            })
+        ));
         drop(held);
     };
     wait();
@@ -155,11 +182,17 @@ fn a_thread_that_waits_allocates_once_for_all_its_waits() {
 #[test]
 fn no_deadline_allocates_whatever_comes_of_it() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
-    let mut waits: Vec<_> =
-        (0..50).map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50)))).collect();
+    let mut waits: Vec<_> = (0..50)
+        .map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50))))
+        .collect();
     let count = allocations(|| {
-        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(2))) else { panic!("free") };
-        assert!(poll(&mut pin!(queue.acquire_until(1, Timestamp::ZERO))).is_ready(), "refused at once");
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(2))) else {
+            panic!("free")
+        };
+        assert!(
+            poll(&mut pin!(queue.acquire_until(1, Timestamp::ZERO))).is_ready(),
+            "refused at once"
+        );
         for wait in &mut waits {
             assert!(poll(&mut wait.as_mut()).is_pending());
         }
@@ -185,7 +218,9 @@ fn no_wait_for_a_key_allocates_however_many_keys_there_are() {
     let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
     let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 99);
     let mut waits: Vec<_> = (0..200_u64)
-        .map(|n| Box::pin(Acquire::new(queue.key(&(n % 100)), 1, 1).until(Timestamp::from_nanos(9 + n))))
+        .map(|n| {
+            Box::pin(Acquire::new(queue.key(&(n % 100)), 1, 1).until(Timestamp::from_nanos(9 + n)))
+        })
         .collect();
     let mut held = Vec::with_capacity(100);
     let count = allocations(|| {
@@ -259,7 +294,8 @@ fn a_queue_that_sees_to_its_time_by_itself_allocates_nothing_for_a_wait() {
     let shared: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Alarm::default(), 9));
     shared.attend_shared();
     attended(&shared);
-    let for_ever: &'static Queue<_, _> = Box::leak(Box::new(Queue::new(bucket(), Alarm::default(), 9)));
+    let for_ever: &'static Queue<_, _> =
+        Box::leak(Box::new(Queue::new(bucket(), Alarm::default(), 9)));
     assert_eq!(allocations(|| for_ever.attend()), 0);
     attended(for_ever);
 }
@@ -268,7 +304,9 @@ fn a_queue_that_sees_to_its_time_by_itself_allocates_nothing_for_a_wait() {
 fn waiting_until_all_is_back_does_not_allocate() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     let count = allocations(|| {
-        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(1))) else { panic!("free") };
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(1))) else {
+            panic!("free")
+        };
         let mut all = [pin!(queue.drained()), pin!(queue.drained())];
         for drained in &mut all {
             assert!(poll(drained).is_pending() && poll(drained).is_pending());

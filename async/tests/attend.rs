@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
-    TokenBucket,
+    AdjustableBucket, Carry, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed,
+    Timestamp, TokenBucket,
 };
 use support::{Hand, SECOND, START, Shared, Task, available, now, permits, queue};
 
@@ -17,7 +17,10 @@ const fn secs(seconds: u64) -> Timestamp {
 
 /// One token a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 /// A queue that is attended, shared or for ever: what holds of one holds of the other.
@@ -40,12 +43,17 @@ fn each_wait_is_granted_at_its_instant_and_the_timer_armed_once_for_each() {
         let waits = [1, 2, 5, 1].map(|n| Task::waiting(queue.acquire(n)));
         assert_eq!(queue.clock().armed(), [secs(1)]);
         for (end, so_far) in [(1, 1), (3, 2), (8, 3), (9, 4)] {
-            queue.clock().run(Timestamp::from_nanos(end * 1_000_000_000 - 1));
+            queue
+                .clock()
+                .run(Timestamp::from_nanos(end * 1_000_000_000 - 1));
             assert_eq!(waits.iter().map(Task::wakes).sum::<usize>(), so_far - 1);
             queue.clock().run(secs(end));
             assert_eq!(waits.iter().map(Task::wakes).sum::<usize>(), so_far);
         }
-        assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1), Ok(2), Ok(5), Ok(1)]);
+        assert_eq!(
+            waits.map(|wait| permits(wait.outcome())),
+            [Ok(1), Ok(2), Ok(5), Ok(1)]
+        );
         assert_eq!(queue.clock().armed(), [1, 3, 8, 9].map(secs));
         assert_eq!(queue.clock().alarm(), None);
     }
@@ -78,7 +86,11 @@ trait At {
 
 impl At for Next {
     fn at(self) -> Option<Timestamp> {
-        if let Self::At(at) = self { Some(at) } else { None }
+        if let Self::At(at) = self {
+            Some(at)
+        } else {
+            None
+        }
     }
 }
 
@@ -125,7 +137,11 @@ fn a_change_of_the_limit_makes_it_earlier_or_later() {
     let queue = shared(AdjustableBucket::new(Rate::per_second(1), 10));
     let _held = now(queue.acquire(10)).unwrap();
     let wait = Task::waiting(queue.acquire(8));
-    let change = |rate| queue.change(|bucket| bucket.adjust_at(START, rate, 10, Carry::Keep)).unwrap();
+    let change = |rate| {
+        queue
+            .change(|bucket| bucket.adjust_at(START, rate, 10, Carry::Keep))
+            .unwrap()
+    };
     change(Rate::per_second(2));
     assert_eq!(queue.clock().alarm(), Some(secs(4)));
     change(Rate::new(1, 2 * SECOND));
@@ -169,7 +185,10 @@ fn a_new_head_makes_it_earlier() {
     let new = Task::waiting(queue.acquire(4));
     assert_eq!(queue.clock().armed(), [9, 4].map(secs));
     queue.clock().run(secs(13));
-    assert_eq!((permits(new.outcome()), permits(old.outcome())), (Ok(4), Ok(9)));
+    assert_eq!(
+        (permits(new.outcome()), permits(old.outcome())),
+        (Ok(4), Ok(9))
+    );
     assert_eq!(queue.clock().armed(), [9, 4, 13].map(secs));
 }
 
@@ -182,8 +201,14 @@ fn an_earlier_deadline_makes_it_earlier() {
         [secs(9), secs(4), Timestamp::MAX].map(|at| Task::waiting(queue.acquire_until(1, at)));
     assert_eq!(queue.clock().armed(), [9, 4].map(secs));
     queue.clock().run(secs(20));
-    let over = Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease });
-    assert_eq!((permits(early.outcome()), permits(late.outcome())), (over, over));
+    let over = Err(Rejected::Deadline {
+        permits: 1,
+        retry: Retry::OnRelease,
+    });
+    assert_eq!(
+        (permits(early.outcome()), permits(late.outcome())),
+        (over, over)
+    );
     assert_eq!(queue.clock().armed(), [9, 4, 9].map(secs));
     drop(held);
     assert_eq!(permits(never.outcome()), Ok(1));
@@ -225,10 +250,21 @@ fn a_timer_that_is_late_loses_no_permits() {
     let waits: Vec<_> = (0..50).map(|_| Task::waiting(queue.acquire(1))).collect();
     // Each time 7 ms late.
     while let Some(at) = queue.clock().alarm() {
-        queue.clock().jump(Timestamp::from_nanos(at.as_nanos() + 7_000_000));
+        queue
+            .clock()
+            .jump(Timestamp::from_nanos(at.as_nanos() + 7_000_000));
     }
-    assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
-    assert_eq!(queue.clock().armed(), (1..=50).map(|n| Timestamp::from_millis(10 * n)).collect::<Vec<_>>());
+    assert!(
+        waits
+            .into_iter()
+            .all(|wait| permits(wait.outcome()) == Ok(1))
+    );
+    assert_eq!(
+        queue.clock().armed(),
+        (1..=50)
+            .map(|n| Timestamp::from_millis(10 * n))
+            .collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -238,7 +274,10 @@ fn a_queue_may_go_while_its_timer_is_armed() {
     queue.attend_shared();
     drop(Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
     let gone = Arc::downgrade(&queue);
-    assert_eq!((hand.alarm(), Arc::strong_count(&queue)), (Some(secs(1)), 1));
+    assert_eq!(
+        (hand.alarm(), Arc::strong_count(&queue)),
+        (Some(secs(1)), 1)
+    );
     drop(queue);
     assert!(gone.upgrade().is_none(), "its timer does not keep it");
     hand.run(secs(9));
@@ -266,7 +305,10 @@ fn a_driver_beside_it_does_no_harm() {
     let mut other = Task::waiting(queue.drive());
     drop(driver);
     queue.clock().run(secs(9));
-    assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1), Ok(1), Ok(1)]);
+    assert_eq!(
+        waits.map(|wait| permits(wait.outcome())),
+        [Ok(1), Ok(1), Ok(1)]
+    );
     queue.close();
     assert!(other.poll().is_ready());
 }
@@ -284,13 +326,24 @@ fn a_wait_whose_waker_uses_the_queue_is_woken_by_the_timer_as_well() {
     let mut wait = Task::new(Acquire::new(Arc::clone(&queue), 1, 1));
     assert!(wait.poll_with(&uses).is_pending());
     queue.clock().run(secs(3));
-    assert_eq!(permits(again.lock().unwrap().take().unwrap().outcome()), Ok(2));
-    assert!(queue.clock().armed().iter().all(|at| [1, 3].map(secs).contains(at)));
+    assert_eq!(
+        permits(again.lock().unwrap().take().unwrap().outcome()),
+        Ok(2)
+    );
+    assert!(
+        queue
+            .clock()
+            .armed()
+            .iter()
+            .all(|at| [1, 3].map(secs).contains(at))
+    );
 }
 
 #[test]
 fn a_keyed_queue_has_one_timer_for_all_its_keys() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5).build_on::<KeyedWord>().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
     let queue: Arc<portcullis_async::KeyedQueue<_, Hand>> =
         Arc::new(portcullis_async::KeyedQueue::new(table, Hand::new(), 99));
@@ -304,7 +357,10 @@ fn a_keyed_queue_has_one_timer_for_all_its_keys() {
         assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(1)), "{key}");
     }
     queue.clock().run(secs(4));
-    assert_eq!((permits(two.outcome()), permits(until.outcome())), (Ok(1), Ok(3)));
+    assert_eq!(
+        (permits(two.outcome()), permits(until.outcome())),
+        (Ok(1), Ok(3))
+    );
     assert_eq!(queue.clock().armed(), [1, 2, 4].map(secs));
 }
 

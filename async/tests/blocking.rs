@@ -22,7 +22,8 @@ fn waiters<L: QueueLimiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
 
 #[test]
 fn threads_and_tasks_are_granted_in_one_order() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
     let held = now(queue.acquire(1)).unwrap();
     let (say, hear) = mpsc::channel();
     let mut threads = Vec::new();
@@ -36,7 +37,10 @@ fn threads_and_tasks_are_granted_in_one_order() {
                 drop(lease);
             }));
         } else {
-            tasks.push((number, Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1))));
+            tasks.push((
+                number,
+                Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)),
+            ));
         }
         waiters(&queue, number + 1);
     }
@@ -57,13 +61,19 @@ fn threads_and_tasks_are_granted_in_one_order() {
         thread.join().unwrap();
     }
     let counts = queue.counts();
-    assert_eq!((counts.granted, counts.waiters, queue.available_at(START)), (8, 0, 1));
+    assert_eq!(
+        (counts.granted, counts.waiters, queue.available_at(START)),
+        (8, 0, 1)
+    );
 }
 
 #[test]
 fn threads_need_no_driver() {
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), MonotonicClock::new(), 99));
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        TokenBucket::new(Rate::per_second(1_000), 1),
+        MonotonicClock::new(),
+        99,
+    ));
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let queue = Arc::clone(&queue);
@@ -77,7 +87,10 @@ fn threads_need_no_driver() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert!(queue.clock().now() >= Timestamp::from_millis(39), "1 at once and 39 at 1000/s");
+    assert!(
+        queue.clock().now() >= Timestamp::from_millis(39),
+        "1 at once and 39 at 1000/s"
+    );
     assert_eq!(queue.counts().waiters, 0);
 }
 
@@ -87,7 +100,13 @@ fn one_that_times_out_leaves_no_trace() {
     let held = queue.blocking_acquire(1).unwrap();
     for times in 1..4 {
         let outcome = queue.blocking_acquire_for(2, Duration::from_millis(2));
-        assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 2, retry: Retry::OnRelease }));
+        assert_eq!(
+            permits(outcome),
+            Err(Rejected::Deadline {
+                permits: 2,
+                retry: Retry::OnRelease
+            })
+        );
         let counts = queue.counts();
         assert_eq!((counts.waiters, counts.permits, counts.late), (0, 0, times));
     }
@@ -101,17 +120,27 @@ fn without_time_to_wait_it_takes_what_is_free() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 2);
     let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
     let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
-    assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+    assert_eq!(
+        permits(outcome),
+        Err(Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
+    );
     drop(held);
     assert!(queue.blocking_acquire_for(1, Duration::MAX).is_ok());
 }
 
 #[test]
 fn they_are_told_what_tasks_are_told() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 1));
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 1));
     assert_eq!(
         permits(queue.blocking_acquire(2)),
-        Err(Rejected::ExceedsCapacity { permits: 2, capacity: 1 })
+        Err(Rejected::ExceedsCapacity {
+            permits: 2,
+            capacity: 1
+        })
     );
     let held = queue.blocking_acquire(1).unwrap();
     let thread = {
@@ -121,15 +150,22 @@ fn they_are_told_what_tasks_are_told() {
     waiters(&queue, 1);
     assert_eq!(
         permits(queue.blocking_acquire(1)),
-        Err(Rejected::QueueFull { permits: 1, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
     );
     queue.close();
     assert_eq!(thread.join().unwrap(), Err(Rejected::Closed { permits: 1 }));
-    assert_eq!(permits(queue.blocking_acquire_for(1, SECOND)), Err(Rejected::Closed { permits: 1 }));
+    assert_eq!(
+        permits(queue.blocking_acquire_for(1, SECOND)),
+        Err(Rejected::Closed { permits: 1 })
+    );
     drop(held);
 }
 
-/// Under a manual time: by the watch they would sleep for an hour, and are woken by the queue alone.
+/// Under a manual time: by the watch they would sleep for an hour, and are woken by the queue
+/// alone.
 mod by_turns {
     use super::*;
     use core::sync::atomic::{AtomicU64, Ordering};
@@ -140,7 +176,10 @@ mod by_turns {
 
     /// One token an hour, none there.
     fn bucket() -> TokenBucket {
-        TokenBucket::builder(Rate::per_hour(1), 9).initial(0).build().unwrap()
+        TokenBucket::builder(Rate::per_hour(1), 9)
+            .initial(0)
+            .build()
+            .unwrap()
     }
 
     const fn hours(n: u64) -> Timestamp {
@@ -159,7 +198,9 @@ mod by_turns {
 
         #[track_caller]
         fn outcome(self) -> T {
-            self.0.recv_timeout(Duration::from_mins(1)).expect("it sleeps, or has panicked")
+            self.0
+                .recv_timeout(Duration::from_mins(1))
+                .expect("it sleeps, or has panicked")
         }
     }
 
@@ -184,7 +225,10 @@ mod by_turns {
     }
 
     fn late() -> Result<u32, Rejected> {
-        Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease })
+        Err(Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease,
+        })
     }
 
     #[test]
@@ -204,7 +248,13 @@ mod by_turns {
     fn one_that_is_refused_at_once_does_not_sleep() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         let refused = queue.blocking_acquire_for(1, Duration::from_secs(3_599));
-        assert_eq!(permits(refused), Err(Rejected::Deadline { permits: 1, retry: Retry::At(hours(1)) }));
+        assert_eq!(
+            permits(refused),
+            Err(Rejected::Deadline {
+                permits: 1,
+                retry: Retry::At(hours(1))
+            })
+        );
         let wait = waiting(&queue, hours(1));
         queue.clock().set(hours(1));
         queue.advance();
@@ -248,13 +298,15 @@ mod by_turns {
         assert_eq!(queue.clock().armed(), [1, 2, 3].map(hours));
     }
 
-    /// Moves the time on by an hour when a wait is granted: before the thread that waited drives no more.
+    /// Moves the time on by an hour when a wait is granted: before the thread that waited drives no
+    /// more.
     struct Later(AtomicU64, Arc<ManualClock>);
 
     impl Hook for Later {
         fn left(&self, waited: &Waited) {
             if waited.outcome == Outcome::Granted {
-                self.1.set(hours(1 + self.0.fetch_add(1, Ordering::Relaxed)));
+                self.1
+                    .set(hours(1 + self.0.fetch_add(1, Ordering::Relaxed)));
             }
         }
     }
@@ -290,12 +342,16 @@ mod by_turns {
         for (hour, thread) in (1..).zip(threads) {
             let (say, hear) = mpsc::channel();
             let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(hours(hour)));
-            assert!(task.poll_with(&support::waker(move || say.send(()).unwrap())).is_pending());
+            assert!(
+                task.poll_with(&support::waker(move || say.send(()).unwrap()))
+                    .is_pending()
+            );
             drop(held);
             held = thread.outcome();
             if hour < 4 {
                 // By the next of the threads, which found that it was time.
-                hear.recv_timeout(Duration::from_mins(1)).expect("nobody drives");
+                hear.recv_timeout(Duration::from_mins(1))
+                    .expect("nobody drives");
                 assert_eq!(permits(task.outcome()), late());
             }
         }
@@ -315,7 +371,8 @@ mod by_turns {
                 let wait = Acquire::new(Arc::clone(&queue), 1, 1);
                 threads.push(Thread::new(move || {
                     let lease = wait.block().unwrap();
-                    // The first one has driven, and the second one is told that it is to do so; and has its permit before it is awake.
+                    // The first one has driven, and the second one is told that it is to do so; and
+                    // has its permit before it is awake.
                     drop(two);
                     lease
                 }));
@@ -324,12 +381,16 @@ mod by_turns {
                 }
             }
             let (say, hear) = mpsc::channel();
-            let deadline =
-                portcullis_core::Clock::now(queue.clock()).saturating_add(Duration::from_millis(20));
+            let deadline = portcullis_core::Clock::now(queue.clock())
+                .saturating_add(Duration::from_millis(20));
             let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(deadline));
-            assert!(task.poll_with(&support::waker(move || say.send(()).unwrap())).is_pending());
+            assert!(
+                task.poll_with(&support::waker(move || say.send(()).unwrap()))
+                    .is_pending()
+            );
             drop(one);
-            hear.recv_timeout(Duration::from_secs(20)).expect("nobody drives");
+            hear.recv_timeout(Duration::from_secs(20))
+                .expect("nobody drives");
             assert_eq!(permits(task.outcome()), late());
             let leases: Vec<_> = threads.drain(..2).map(Thread::outcome).collect();
             drop(leases);

@@ -1,8 +1,10 @@
 //! What .NET's own tests of System.Threading.RateLimiting show of those who wait.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there; a behaviour of several suites is written once, below them, and
-//! says .NET's name. Where .NET replenishes by hand, the manual time moves on, and the queue is advanced. .NET's cancelled tokens are futures that
-//! are dropped, its disposed limiters closed queues, its statistics what the limiter has available and the queue's counts.
+//! A module is one of .NET's suites, a function in it the test of that name there; a behaviour of
+//! several suites is written once, below them, and says .NET's name. Where .NET replenishes by
+//! hand, the manual time moves on, and the queue is advanced. .NET's cancelled tokens are futures
+//! that are dropped, its disposed limiters closed queues, its statistics what the limiter has
+//! available and the queue's counts.
 
 mod support;
 
@@ -13,8 +15,9 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line,
-    ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Lease, Limiter, LimiterExt,
+    Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Retry, Seed, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 use support::{Hand, Task, now};
 
@@ -75,11 +78,18 @@ mod concurrency_limiter_tests {
         let queue = queue::<Permits>(2, 1, OLDEST);
         let _held = now(queue.acquire(2)).unwrap();
         let rejected = now(queue.acquire(2)).unwrap_err();
-        assert_eq!(rejected, Rejected::QueueFull { permits: 2, retry: Retry::OnRelease });
+        assert_eq!(
+            rejected,
+            Rejected::QueueFull {
+                permits: 2,
+                retry: Retry::OnRelease
+            }
+        );
         assert!(rejected.to_string().starts_with("queue full"));
     }
 
-    /// .NET `DoesNotDeadlockCleaningUpCanceledRequestedLease_Pre`: a wait is cancelled by another thread while a release goes through the queue.
+    /// .NET `DoesNotDeadlockCleaningUpCanceledRequestedLease_Pre`: a wait is cancelled by another
+    /// thread while a release goes through the queue.
     #[test]
     fn does_not_deadlock_cleaning_up_canceled_requested_lease_pre() {
         let queue = Arc::new(queue::<Permits>(1, 9, OLDEST));
@@ -102,10 +112,14 @@ mod fixed_window_rate_limiter_tests {
 
     every_shape! { Windows }
 
-    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a timer.
+    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a
+    /// timer.
     #[test]
     fn auto_replenish_replenishes_counters() {
-        completes_by_itself(FixedWindow::new(2, Duration::from_secs(1)), Timestamp::from_secs(1));
+        completes_by_itself(
+            FixedWindow::new(2, Duration::from_secs(1)),
+            Timestamp::from_secs(1),
+        );
     }
 
     /// .NET `RetryMetadataOnFailedWaitAsync`.
@@ -113,7 +127,10 @@ mod fixed_window_rate_limiter_tests {
     fn retry_metadata_on_failed_wait_async() {
         let window = || FixedWindow::new(2, TWENTY_SECONDS);
         assert_eq!(told(window(), 2, &[2]), [Timestamp::from_secs(20)]);
-        assert_eq!(told_the_refused(window(), 2, &[], 2), Timestamp::from_secs(20));
+        assert_eq!(
+            told_the_refused(window(), 2, &[], 2),
+            Timestamp::from_secs(20)
+        );
     }
 
     /// .NET `CorrectRetryMetadataWithNonZeroAvailableItems`.
@@ -121,7 +138,10 @@ mod fixed_window_rate_limiter_tests {
     fn correct_retry_metadata_with_non_zero_available_items() {
         let window = || FixedWindow::new(3, TWENTY_SECONDS);
         assert_eq!(told(window(), 2, &[3]), [Timestamp::from_secs(20)]);
-        assert_eq!(told_the_refused(window(), 2, &[], 3), Timestamp::from_secs(20));
+        assert_eq!(
+            told_the_refused(window(), 2, &[], 3),
+            Timestamp::from_secs(20)
+        );
     }
 
     /// .NET `AutoReplenishIgnoresTimerJitter`. Differs: a timer that is early replenishes nothing.
@@ -131,12 +151,19 @@ mod fixed_window_rate_limiter_tests {
         grants_at_the_edge_alone(FixedWindow::new(10, TEN_MINUTES), early, edge);
     }
 
-    /// .NET `CorrectRetryMetadataWithQueuedItem`. Differs: .NET rounds the three permits that are short down to one window.
+    /// .NET `CorrectRetryMetadataWithQueuedItem`. Differs: .NET rounds the three permits that are
+    /// short down to one window.
     #[test]
     fn correct_retry_metadata_with_queued_item() {
         let window = || FixedWindow::new(2, TWENTY_SECONDS);
-        assert_eq!(told(window(), 2, &[1, 2]), [Timestamp::from_secs(20), Timestamp::from_secs(40)]);
-        assert_eq!(told_the_refused(window(), 2, &[1], 2), Timestamp::from_secs(40));
+        assert_eq!(
+            told(window(), 2, &[1, 2]),
+            [Timestamp::from_secs(20), Timestamp::from_secs(40)]
+        );
+        assert_eq!(
+            told_the_refused(window(), 2, &[1], 2),
+            Timestamp::from_secs(40)
+        );
     }
 }
 
@@ -146,7 +173,8 @@ mod sliding_window_rate_limiter_tests {
 
     every_shape! { Segments }
 
-    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a timer.
+    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a
+    /// timer.
     #[test]
     fn auto_replenish_replenishes_counters() {
         let window: SlidingWindow<2> = SlidingWindow::new(2, Duration::from_secs(1), 2);
@@ -159,7 +187,10 @@ mod sliding_window_rate_limiter_tests {
         let window: SlidingWindow<4> = SlidingWindow::new(2, TWENTY_SECONDS, 4);
         assert_eq!(told(window, 2, &[2]), [Timestamp::from_secs(20)]);
         let window: SlidingWindow<4> = SlidingWindow::new(2, TWENTY_SECONDS, 4);
-        assert_eq!(told_the_refused(window, 2, &[], 2), Timestamp::from_secs(20));
+        assert_eq!(
+            told_the_refused(window, 2, &[], 2),
+            Timestamp::from_secs(20)
+        );
     }
 
     /// .NET `CorrectRetryMetadataWithNonZeroAvailableItems`.
@@ -168,7 +199,10 @@ mod sliding_window_rate_limiter_tests {
         let window: SlidingWindow<4> = SlidingWindow::new(3, TWENTY_SECONDS, 4);
         assert_eq!(told(window, 2, &[3]), [Timestamp::from_secs(20)]);
         let window: SlidingWindow<4> = SlidingWindow::new(3, TWENTY_SECONDS, 4);
-        assert_eq!(told_the_refused(window, 2, &[], 3), Timestamp::from_secs(20));
+        assert_eq!(
+            told_the_refused(window, 2, &[], 3),
+            Timestamp::from_secs(20)
+        );
     }
 
     /// .NET `AutoReplenishIgnoresTimerJitter`. Differs: a timer that is early replenishes nothing.
@@ -191,11 +225,18 @@ mod sliding_window_rate_limiter_tests {
         drop(now(queue.acquire(2)).unwrap());
         let mut evicted = Task::waiting(queue.acquire(3));
         tick();
-        assert_eq!(now(queue.acquire(2)).unwrap().permits(), 2, "what is free goes to who comes");
+        assert_eq!(
+            now(queue.acquire(2)).unwrap().permits(),
+            2,
+            "what is free goes to who comes"
+        );
         assert!(evicted.is_pending());
         tick();
         let two = Task::waiting(queue.acquire(2));
-        assert!(matches!(outcome(evicted), Err(Rejected::Evicted { permits: 3, .. })));
+        assert!(matches!(
+            outcome(evicted),
+            Err(Rejected::Evicted { permits: 3, .. })
+        ));
         tick();
         assert_eq!((outcome(two), available(&queue)), (Ok(2), 0));
     }
@@ -207,7 +248,10 @@ mod sliding_window_rate_limiter_tests {
         let _held = try_acquire(&queue, 2).unwrap();
         drop(queue.acquire(1));
         replenish::<Segments>(&queue, 1);
-        assert_eq!((available(&queue), queue.counts()), (0, QueueCounts::default()));
+        assert_eq!(
+            (available(&queue), queue.counts()),
+            (0, QueueCounts::default())
+        );
     }
 
     /// .NET `CancelUpdatesQueueLimit`, where more comes in than one waits for.
@@ -221,7 +265,8 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!((outcome(wait), available(&queue)), (Ok(1), 1));
     }
 
-    /// .NET `CanFillQueueWithNewestFirstAfterCancelingQueuedRequestWithAnotherQueuedRequest`, with a segment between.
+    /// .NET `CanFillQueueWithNewestFirstAfterCancelingQueuedRequestWithAnotherQueuedRequest`, with
+    /// a segment between.
     #[test]
     fn can_fill_queue_with_newest_first_after_canceling_queued_request_a_segment_later() {
         let queue = queue::<Segments>(2, 2, NEWEST);
@@ -230,7 +275,10 @@ mod sliding_window_rate_limiter_tests {
         drop(cancelled);
         replenish::<Segments>(&queue, 1);
         let wait = Task::waiting(queue.acquire(2));
-        assert!(matches!(outcome(evicted), Err(Rejected::Evicted { permits: 1, .. })));
+        assert!(matches!(
+            outcome(evicted),
+            Err(Rejected::Evicted { permits: 1, .. })
+        ));
         replenish::<Segments>(&queue, 1);
         assert_eq!(outcome(wait), Ok(2));
     }
@@ -239,7 +287,13 @@ mod sliding_window_rate_limiter_tests {
     #[test]
     fn get_statistics_has_correct_values_segment_by_segment() {
         let queue = queue::<Segments>(100, 50, OLDEST);
-        let statistics = || (available(&queue), queue.counts().permits, queue.counts().refused);
+        let statistics = || {
+            (
+                available(&queue),
+                queue.counts().permits,
+                queue.counts().refused,
+            )
+        };
         let _held = try_acquire(&queue, 60).unwrap();
         let wait = Task::waiting(queue.acquire(50));
         replenish::<Segments>(&queue, 1);
@@ -250,7 +304,8 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!((statistics(), outcome(wait)), ((50, 0, 1), Ok(50)));
     }
 
-    /// .NET `RetryAfterClampsToZeroWhenWindowExpired`. Differs: nobody has to replenish for the permit to be there.
+    /// .NET `RetryAfterClampsToZeroWhenWindowExpired`. Differs: nobody has to replenish for the
+    /// permit to be there.
     #[test]
     fn retry_after_clamps_to_zero_when_window_expired() {
         let window: SlidingWindow<4> = SlidingWindow::new(1, TWENTY_SECONDS, 4);
@@ -267,11 +322,18 @@ mod token_bucket_rate_limiter_tests {
 
     every_shape! { Steps }
 
-    /// .NET `AutoReplenish_ReplenishesTokens`, with the time that the queue tells in place of a timer.
+    /// .NET `AutoReplenish_ReplenishesTokens`, with the time that the queue tells in place of a
+    /// timer.
     #[test]
     fn auto_replenish_replenishes_tokens() {
-        completes_by_itself(TokenBucket::new(Rate::per_second(1), 2), Timestamp::from_secs(1));
-        completes_by_itself(stepwise(2, 1, Duration::from_secs(1)), Timestamp::from_secs(1));
+        completes_by_itself(
+            TokenBucket::new(Rate::per_second(1), 2),
+            Timestamp::from_secs(1),
+        );
+        completes_by_itself(
+            stepwise(2, 1, Duration::from_secs(1)),
+            Timestamp::from_secs(1),
+        );
     }
 
     /// .NET `AutoReplenishIgnoresTimerJitter`. Differs: a timer that is early replenishes nothing.
@@ -282,19 +344,27 @@ mod token_bucket_rate_limiter_tests {
         grants_at_the_edge_alone(TokenBucket::new(Rate::new(1, TEN_MINUTES), 10), early, edge);
     }
 
-    /// .NET `CorrectRetryMetadataWithLargeTokensPerPeriod`. Differs: the bucket holds two, so that the three that are short come in two periods,
-    /// however many come in each.
+    /// .NET `CorrectRetryMetadataWithLargeTokensPerPeriod`. Differs: the bucket holds two, so that
+    /// the three that are short come in two periods, however many come in each.
     #[test]
     fn correct_retry_metadata_with_large_tokens_per_period() {
         let steps = || stepwise(2, 100, TWENTY_SECONDS);
-        assert_eq!(told(steps(), 2, &[1, 2]), [Timestamp::from_secs(20), Timestamp::from_secs(40)]);
-        assert_eq!(told_the_refused(steps(), 2, &[1], 2), Timestamp::from_secs(40));
+        assert_eq!(
+            told(steps(), 2, &[1, 2]),
+            [Timestamp::from_secs(20), Timestamp::from_secs(40)]
+        );
+        assert_eq!(
+            told_the_refused(steps(), 2, &[1], 2),
+            Timestamp::from_secs(40)
+        );
     }
 
-    /// .NET `DropsMultipleOldestWhenQueuingMoreThanLimit_NewestFirst`, and `DropsRequestedLease...`, a token at a time.
+    /// .NET `DropsMultipleOldestWhenQueuingMoreThanLimit_NewestFirst`, and
+    /// `DropsRequestedLease...`, a token at a time.
     #[test]
     fn what_is_not_dropped_has_its_tokens_one_by_one() {
-        let queue: Manual<_> = Queue::new(stepwise(2, 1, MILLI), ManualClock::new(), 2).with_order(NEWEST);
+        let queue: Manual<_> =
+            Queue::new(stepwise(2, 1, MILLI), ManualClock::new(), 2).with_order(NEWEST);
         drop(now(queue.acquire(2)).unwrap());
         let [old, older, mut new] = [1, 1, 2].map(|n| Task::waiting(queue.acquire(n)));
         assert!(outcome(old).is_err() && outcome(older).is_err());
@@ -303,7 +373,8 @@ mod token_bucket_rate_limiter_tests {
         replenish::<Steps>(&queue, 1);
         assert_eq!(outcome(new), Ok(2));
 
-        let queue: Manual<_> = Queue::new(stepwise(2, 1, MILLI), ManualClock::new(), 1).with_order(NEWEST);
+        let queue: Manual<_> =
+            Queue::new(stepwise(2, 1, MILLI), ManualClock::new(), 1).with_order(NEWEST);
         drop(now(queue.acquire(2)).unwrap());
         let wait = Task::waiting(queue.acquire(1));
         assert!(now(queue.acquire(2)).is_err());
@@ -311,8 +382,9 @@ mod token_bucket_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`, with a part of the period. Differs where a bucket is stepwise:
-    /// .NET's fills by rate when it is replenished by hand.
+    /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`, with a part of
+    /// the period. Differs where a bucket is stepwise: .NET's fills by rate when it is replenished
+    /// by hand.
     #[test]
     fn can_fill_queue_with_oldest_first_after_canceling_first_queued_request_within_the_period() {
         let drops = TokenBucket::new(Rate::new(3, 3 * MILLI), 3);
@@ -335,14 +407,24 @@ mod token_bucket_rate_limiter_tests {
         let wait = Task::waiting(queue.acquire(50));
         assert!(now(queue.acquire(1)).is_err());
         replenish::<Steps>(&queue, 1);
-        assert_eq!((available(&queue), queue.counts().permits, queue.counts().refused), (20, 0, 1));
+        assert_eq!(
+            (
+                available(&queue),
+                queue.counts().permits,
+                queue.counts().refused
+            ),
+            (20, 0, 1)
+        );
         assert_eq!(outcome(wait), Ok(50));
     }
 
     /// .NET `CanAcquireResourceAsync_QueuesAndGrabsNewest`, a token at a time.
     #[test]
     fn can_acquire_resource_async_queues_and_grabs_newest_token_by_token() {
-        for limiter in [stepwise(2, 1, MILLI), TokenBucket::new(Rate::new(1, MILLI), 2)] {
+        for limiter in [
+            stepwise(2, 1, MILLI),
+            TokenBucket::new(Rate::new(1, MILLI), 2),
+        ] {
             let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 3).with_order(NEWEST);
             drop(now(queue.acquire(2)).unwrap());
             let mut two = Task::waiting(queue.acquire(2));
@@ -362,33 +444,61 @@ mod token_bucket_rate_limiter_tests {
     /// .NET `RetryMetadataOnFailedWaitAsync`.
     #[test]
     fn retry_metadata_on_failed_wait_async() {
-        assert_eq!(told(stepwise(2, 1, TWENTY_SECONDS), 2, &[2]), [Timestamp::from_secs(40)]);
-        assert_eq!(told_the_refused(stepwise(2, 1, TWENTY_SECONDS), 2, &[], 2), Timestamp::from_secs(40));
+        assert_eq!(
+            told(stepwise(2, 1, TWENTY_SECONDS), 2, &[2]),
+            [Timestamp::from_secs(40)]
+        );
+        assert_eq!(
+            told_the_refused(stepwise(2, 1, TWENTY_SECONDS), 2, &[], 2),
+            Timestamp::from_secs(40)
+        );
     }
 
-    /// .NET `CorrectRetryMetadataWithMultipleTokensPerPeriod`. Differs: .NET rounds the three tokens that are short down to one period.
+    /// .NET `CorrectRetryMetadataWithMultipleTokensPerPeriod`. Differs: .NET rounds the three
+    /// tokens that are short down to one period.
     #[test]
     fn correct_retry_metadata_with_multiple_tokens_per_period() {
         let steps = || stepwise(2, 2, TWENTY_SECONDS);
-        assert_eq!(told(steps(), 2, &[1, 2]), [Timestamp::from_secs(20), Timestamp::from_secs(40)]);
-        assert_eq!(told_the_refused(steps(), 2, &[1], 2), Timestamp::from_secs(40));
+        assert_eq!(
+            told(steps(), 2, &[1, 2]),
+            [Timestamp::from_secs(20), Timestamp::from_secs(40)]
+        );
+        assert_eq!(
+            told_the_refused(steps(), 2, &[1], 2),
+            Timestamp::from_secs(40)
+        );
         let drops = || TokenBucket::new(Rate::new(2, TWENTY_SECONDS), 2);
-        assert_eq!(told(drops(), 2, &[1, 2]), [Timestamp::from_secs(10), Timestamp::from_secs(30)]);
-        assert_eq!(told_the_refused(drops(), 2, &[1], 2), Timestamp::from_secs(30));
+        assert_eq!(
+            told(drops(), 2, &[1, 2]),
+            [Timestamp::from_secs(10), Timestamp::from_secs(30)]
+        );
+        assert_eq!(
+            told_the_refused(drops(), 2, &[1], 2),
+            Timestamp::from_secs(30)
+        );
     }
 
     /// .NET `CorrectRetryMetadataWithNonZeroAvailableItems`.
     #[test]
     fn correct_retry_metadata_with_non_zero_available_items() {
-        assert_eq!(told(stepwise(3, 1, TWENTY_SECONDS), 2, &[3]), [Timestamp::from_secs(40)]);
-        assert_eq!(told_the_refused(stepwise(3, 1, TWENTY_SECONDS), 2, &[], 3), Timestamp::from_secs(40));
+        assert_eq!(
+            told(stepwise(3, 1, TWENTY_SECONDS), 2, &[3]),
+            [Timestamp::from_secs(40)]
+        );
+        assert_eq!(
+            told_the_refused(stepwise(3, 1, TWENTY_SECONDS), 2, &[], 3),
+            Timestamp::from_secs(40)
+        );
     }
 
     /// .NET `ReplenishWorksWithTicksOverInt32Max`. Half a token is none.
     #[test]
     fn replenish_works_with_ticks_over_int32_max() {
-        let queue: Manual<_> =
-            Queue::new(TokenBucket::new(Rate::new(1, 2 * MILLI), 10), ManualClock::new(), 2);
+        let queue: Manual<_> = Queue::new(
+            TokenBucket::new(Rate::new(1, 2 * MILLI), 10),
+            ManualClock::new(),
+            2,
+        );
         queue.clock().advance(MILLI * u32::MAX);
         queue.advance();
         drop(now(queue.acquire(10)).unwrap());
@@ -413,7 +523,8 @@ mod token_bucket_rate_limiter_tests_continuous {
     every_shape! { Drops }
 }
 
-/// .NET `ChainedLimiterTests`, of one wait after another: a wait is for one queue, and holds nothing of the others but what it was granted.
+/// .NET `ChainedLimiterTests`, of one wait after another: a wait is for one queue, and holds
+/// nothing of the others but what it was granted.
 mod chained_limiter_tests {
     use super::*;
 
@@ -434,11 +545,15 @@ mod chained_limiter_tests {
         assert_eq!((fewest(), third.counts().permits), (2, 10));
         drop(held);
         let held = wait.outcome();
-        assert_eq!((fewest(), third.counts().permits, third.counts().granted), (3, 0, 1));
+        assert_eq!(
+            (fewest(), third.counts().permits, third.counts().granted),
+            (3, 0, 1)
+        );
         drop(held);
     }
 
-    /// .NET `AcquireAsyncCanBeCanceled`, and `AcquireAsyncCanceledReleasesAcquiredResources` of the chains of partitions.
+    /// .NET `AcquireAsyncCanBeCanceled`, and `AcquireAsyncCanceledReleasesAcquiredResources` of the
+    /// chains of partitions.
     #[test]
     fn acquire_async_can_be_canceled() {
         let first = Concurrency::new(2);
@@ -468,7 +583,10 @@ mod chained_limiter_tests {
         let held = now(chain()).unwrap();
         let wait = Task::waiting(chain());
         drop(held);
-        assert!(wait.outcome().is_ok(), "asked before, the second would have refused");
+        assert!(
+            wait.outcome().is_ok(),
+            "asked before, the second would have refused"
+        );
         assert_eq!(second.counts().refused, 0);
     }
 
@@ -516,7 +634,9 @@ mod chained_limiter_tests {
     impl<A: QueueLimiter, B: QueueLimiter> Limiter for Both<A, B> {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             let mut first = self.0.take_at(now, n)?;
-            self.1.take_at(now, n).inspect_err(|_| _ = self.0.refund_at(now, n, &mut first))?;
+            self.1
+                .take_at(now, n)
+                .inspect_err(|_| _ = self.0.refund_at(now, n, &mut first))?;
             Ok(Receipt::NONE)
         }
 
@@ -535,7 +655,11 @@ mod chained_limiter_tests {
 
         fn retry(&self, denied: Denied) -> Retry {
             let (first, second) = (self.0.retry(denied), self.1.retry(denied));
-            if first == second { first } else { Retry::After(MILLI) }
+            if first == second {
+                first
+            } else {
+                Retry::After(MILLI)
+            }
         }
     }
 
@@ -544,13 +668,20 @@ mod chained_limiter_tests {
     /// .NET `AcquireAsyncWorksWithSingleLimiter`, and `AcquireAsyncWorksWithMultipleLimiters`.
     #[test]
     fn acquire_async_works_with_multiple_limiters() {
-        let both = Both(Track::new(Concurrency::new(9)), Track::new(Concurrency::new(9)));
+        let both = Both(
+            Track::new(Concurrency::new(9)),
+            Track::new(Concurrency::new(9)),
+        );
         let queue: Manual<_> = Queue::new(both, ManualClock::new(), 9);
         assert_eq!(now(queue.acquire(1)).unwrap().permits(), 1);
-        assert_eq!(queue.change(|Both(first, second)| (first.1.get(), second.1.get())), (1, 1));
+        assert_eq!(
+            queue.change(|Both(first, second)| (first.1.get(), second.1.get())),
+            (1, 1)
+        );
     }
 
-    /// .NET `AcquireAsyncLeaseCorrectlyDisposesWithMultipleLimiters`, and `AcquireAsyncForwardsCorrectPermitCount`.
+    /// .NET `AcquireAsyncLeaseCorrectlyDisposesWithMultipleLimiters`, and
+    /// `AcquireAsyncForwardsCorrectPermitCount`.
     #[test]
     fn acquire_async_lease_correctly_disposes_with_multiple_limiters() {
         let both = Both(Concurrency::new(5), Concurrency::new(3));
@@ -567,7 +698,8 @@ mod chained_limiter_tests {
         assert_eq!(free(), (5, 3));
     }
 
-    /// .NET `AcquireAsyncFailsWhenOneLimiterDoesNotHaveEnoughResources`, and `AcquireAsyncFailsAndReleasesAcquiredResources`.
+    /// .NET `AcquireAsyncFailsWhenOneLimiterDoesNotHaveEnoughResources`, and
+    /// `AcquireAsyncFailsAndReleasesAcquiredResources`.
     #[test]
     fn acquire_async_fails_and_releases_acquired_resources() {
         let second = Concurrency::new(1);
@@ -580,7 +712,8 @@ mod chained_limiter_tests {
         assert_eq!(free, 1);
     }
 
-    /// .NET `AcquireAsyncThrowsAndReleasesAcquiredResources`: the second of two waits in turn is of a closed queue.
+    /// .NET `AcquireAsyncThrowsAndReleasesAcquiredResources`: the second of two waits in turn is of
+    /// a closed queue.
     #[test]
     fn acquire_async_throws_and_releases_acquired_resources() {
         let first = queue::<Permits>(1, 0, OLDEST);
@@ -601,13 +734,17 @@ mod chained_limiter_tests {
         let queue: Manual<_> = Queue::new(both, ManualClock::new(), 9);
         queue.close();
         assert!(try_acquire(&queue, 1).is_none());
-        assert_eq!(now(queue.acquire(1)).unwrap_err(), Rejected::Closed { permits: 1 });
+        assert_eq!(
+            now(queue.acquire(1)).unwrap_err(),
+            Rejected::Closed { permits: 1 }
+        );
         let is_open = queue.change(|Both(first, _)| first.try_acquire(1).is_ok());
         assert!(is_open, "what it is made of is not closed with it");
     }
 }
 
-/// .NET `PartitionedRateLimiterTests`, of those who wait: the limiters of the partitions are a table's, and the waits those of a queue around it.
+/// .NET `PartitionedRateLimiterTests`, of those who wait: the limiters of the partitions are a
+/// table's, and the waits those of a queue around it.
 mod partitioned_rate_limiter_tests {
     use super::*;
 
@@ -620,8 +757,15 @@ mod partitioned_rate_limiter_tests {
     }
 
     fn tokens() -> KeyedQueue<Tokens, Hand> {
-        let bucket = TokenBucket::builder(Rate::new(1, 100 * MILLI), 1).stepwise().build_on().unwrap();
-        KeyedQueue::new(Keyed::new(bucket, Line::for_keys(100), Seed::new()), Hand::new(), 1)
+        let bucket = TokenBucket::builder(Rate::new(1, 100 * MILLI), 1)
+            .stepwise()
+            .build_on()
+            .unwrap();
+        KeyedQueue::new(
+            Keyed::new(bucket, Line::for_keys(100), Seed::new()),
+            Hand::new(),
+            1,
+        )
     }
 
     fn held<T>(queue: &KeyedQueue<T, Hand>, statistics: impl FnOnce(&T) -> usize) -> usize
@@ -631,7 +775,8 @@ mod partitioned_rate_limiter_tests {
         queue.change(statistics)
     }
 
-    /// .NET `Create_WaitAsyncCallsUnderlyingPartitionsLimiter`, and `Create_PartitionIsCached`: waits and tries of a key are of one limiter.
+    /// .NET `Create_WaitAsyncCallsUnderlyingPartitionsLimiter`, and `Create_PartitionIsCached`:
+    /// waits and tries of a key are of one limiter.
     #[test]
     fn create_partition_is_cached() {
         let queue = partitions(4, 0);
@@ -651,7 +796,10 @@ mod partitioned_rate_limiter_tests {
     fn wait_async_throws_when_passed_a_canceled_token() {
         let queue = partitions(1, 1);
         drop(queue.acquire("", 1));
-        assert_eq!(held(&queue, |table| table.statistics_at(Timestamp::ZERO).held), 0);
+        assert_eq!(
+            held(&queue, |table| table.statistics_at(Timestamp::ZERO).held),
+            0
+        );
         assert_eq!(queue.counts(), QueueCounts::default());
     }
 
@@ -666,20 +814,33 @@ mod partitioned_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `Create_DisposeDisposesAllLimiters`, `Create_DisposeThrowsForFutureMethodCalls`, and their asynchronous twins.
+    /// .NET `Create_DisposeDisposesAllLimiters`, `Create_DisposeThrowsForFutureMethodCalls`, and
+    /// their asynchronous twins.
     #[test]
     fn create_dispose_disposes_all_limiters() {
         let queue = partitions(1, 1);
         let _held = ["1", "2"].map(|key| now(queue.acquire(key, 1)).unwrap());
         let waits = ["1", "2"].map(|key| Task::waiting(queue.acquire(key, 1)));
         queue.close();
-        assert!(waits.into_iter().all(|wait| outcome(wait) == Err(Rejected::Closed { permits: 1 })));
+        assert!(
+            waits
+                .into_iter()
+                .all(|wait| outcome(wait) == Err(Rejected::Closed { permits: 1 }))
+        );
         assert!(queue.try_acquire("3", 1).is_err());
-        assert_eq!(now(queue.acquire("3", 1)).unwrap_err(), Rejected::Closed { permits: 1 });
-        assert_eq!(held(&queue, |table| table.statistics_at(Timestamp::ZERO).held), 2, "none is made");
+        assert_eq!(
+            now(queue.acquire("3", 1)).unwrap_err(),
+            Rejected::Closed { permits: 1 }
+        );
+        assert_eq!(
+            held(&queue, |table| table.statistics_at(Timestamp::ZERO).held),
+            2,
+            "none is made"
+        );
     }
 
-    /// .NET `Create_WithTokenBucketReplenishesAutomatically`, and `Create_WithReplenishingLimiterReplenishesAutomatically`: by the timer of the queue.
+    /// .NET `Create_WithTokenBucketReplenishesAutomatically`, and
+    /// `Create_WithReplenishingLimiterReplenishesAutomatically`: by the timer of the queue.
     #[test]
     fn create_with_token_bucket_replenishes_automatically() {
         let queue = Arc::new(tokens());
@@ -702,7 +863,8 @@ mod partitioned_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `AllIdleLimitersCleanedUp_DisposeThrows`, and its neighbours: a limiter for which somebody waits is not idle, and stays.
+    /// .NET `AllIdleLimitersCleanedUp_DisposeThrows`, and its neighbours: a limiter for which
+    /// somebody waits is not idle, and stays.
     #[test]
     fn all_idle_limiters_cleaned_up() {
         let queue = partitions(1, 1);
@@ -710,12 +872,16 @@ mod partitioned_rate_limiter_tests {
         let wait = Task::waiting(queue.acquire("waited for", 1));
         drop(now(queue.acquire("idle", 1)).unwrap());
         queue.clock().set(Timestamp::from_secs(60));
-        assert_eq!(held(&queue, |table| table.sweep_at(Timestamp::from_secs(60), ..)), 1);
+        assert_eq!(
+            held(&queue, |table| table.sweep_at(Timestamp::from_secs(60), ..)),
+            1
+        );
         drop(lease);
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `Translate_WaitAsyncPassesThroughToInnerLimiter`: a key is translated before it is hashed.
+    /// .NET `Translate_WaitAsyncPassesThroughToInnerLimiter`: a key is translated before it is
+    /// hashed.
     #[test]
     fn translate_wait_async_passes_through_to_inner_limiter() {
         let inner = partitions(1, 1);
@@ -735,8 +901,9 @@ mod partitioned_rate_limiter_tests {
         assert_eq!((outcome(wait), translated.get()), (Ok(1), 2));
     }
 
-    /// .NET `Translate_DisposeDoesNotDisposeInnerLimiter`, and `Translate_DisposeDoesDisposeInnerLimiter`: what is borrowed lives on, and what is
-    /// closed is so for all.
+    /// .NET `Translate_DisposeDoesNotDisposeInnerLimiter`, and
+    /// `Translate_DisposeDoesDisposeInnerLimiter`: what is borrowed lives on, and what is closed is
+    /// so for all.
     #[test]
     fn translate_dispose() {
         let inner = Arc::new(partitions(1, 1));
@@ -745,17 +912,24 @@ mod partitioned_rate_limiter_tests {
         assert!(now(inner.acquire("1", 1)).is_ok());
         let outer = Arc::clone(&inner);
         outer.close();
-        assert_eq!(now(inner.acquire("1", 1)).unwrap_err(), Rejected::Closed { permits: 1 });
+        assert_eq!(
+            now(inner.acquire("1", 1)).unwrap_err(),
+            Rejected::Closed { permits: 1 }
+        );
     }
 
-    /// .NET `Translate_GetStatisticsCallsUnderlyingLimiter`, and `Create_GetStatistics...`: what a key has free is the key's, what waits is the table's.
+    /// .NET `Translate_GetStatisticsCallsUnderlyingLimiter`, and `Create_GetStatistics...`: what a
+    /// key has free is the key's, what waits is the table's.
     #[test]
     fn translate_get_statistics_calls_underlying_limiter() {
         let queue = partitions(1, 1);
         let _held = now(queue.acquire("1", 1)).unwrap();
         let _wait = Task::waiting(queue.acquire("1", 1));
         let available = |key: &str| queue.key(key).available_at(Timestamp::ZERO);
-        assert_eq!((available("1"), available("2"), queue.counts().permits), (0, 1, 1));
+        assert_eq!(
+            (available("1"), available("2"), queue.counts().permits),
+            (0, 1, 1)
+        );
         assert_eq!(
             held(&queue, |table| table.statistics_at(Timestamp::ZERO).held),
             1,
@@ -763,14 +937,18 @@ mod partitioned_rate_limiter_tests {
         );
     }
 
-    /// Not tested there: a limiter that is evicted between the look-up and the wait is an error there. Differs: a key finds its entry anew whenever it asks.
+    /// Not tested there: a limiter that is evicted between the look-up and the wait is an error
+    /// there. Differs: a key finds its entry anew whenever it asks.
     #[test]
     fn a_key_outlives_its_entry() {
         let queue = partitions(1, 1);
         let key = queue.key("");
         drop(now(Acquire::new(key, 1, 1)).unwrap());
         queue.clock().set(Timestamp::from_secs(60));
-        assert_eq!(held(&queue, |table| table.sweep_at(Timestamp::from_secs(60), ..)), 1);
+        assert_eq!(
+            held(&queue, |table| table.sweep_at(Timestamp::from_secs(60), ..)),
+            1
+        );
         let lease = now(Acquire::new(key, 1, 1)).unwrap();
         let wait = Task::waiting(Acquire::new(key, 1, 1));
         drop(lease);
@@ -801,7 +979,10 @@ mod not_tested_there {
         let mut none = [0, 0].map(|n| Task::waiting(queue.acquire(n)));
         assert_eq!(
             now(queue.acquire(0)).unwrap_err(),
-            Rejected::QueueFull { permits: 0, retry: Retry::OnRelease }
+            Rejected::QueueFull {
+                permits: 0,
+                retry: Retry::OnRelease
+            }
         );
         assert_eq!(queue.advance(), Next::OnRelease);
         assert!(none.iter_mut().all(Task::is_pending));
@@ -828,7 +1009,10 @@ mod not_tested_there {
             let _held = now(queue.acquire(3)).unwrap();
             assert_eq!(
                 now(queue.acquire(3)).unwrap_err(),
-                Rejected::QueueFull { permits: 3, retry: Retry::OnRelease }
+                Rejected::QueueFull {
+                    permits: 3,
+                    retry: Retry::OnRelease
+                }
             );
         }
     }
@@ -851,7 +1035,10 @@ mod not_tested_there {
         let held = now(queue.acquire(1)).unwrap();
         assert_eq!(
             now(queue.acquire(1)).unwrap_err(),
-            Rejected::QueueFull { permits: 1, retry: Retry::OnRelease }
+            Rejected::QueueFull {
+                permits: 1,
+                retry: Retry::OnRelease
+            }
         );
         drop(held);
         assert!(now(queue.acquire(1)).is_ok());
@@ -869,7 +1056,8 @@ mod not_tested_there {
         drop((first, last, next));
     }
 
-    /// Differs: there, a segment that gives nothing back does not have the queue looked at. Here nobody is left waiting for what is there.
+    /// Differs: there, a segment that gives nothing back does not have the queue looked at. Here
+    /// nobody is left waiting for what is there.
     #[test]
     fn a_segment_that_gives_nothing_back_leaves_nobody_behind() {
         let window: SlidingWindow<4> = SlidingWindow::new(2, TWENTY_SECONDS, 4);
@@ -901,7 +1089,8 @@ mod not_tested_there {
     /// Differs: there, the next window begins when the last one was noticed to be over.
     #[test]
     fn the_next_edge_is_on_the_grid_however_late_the_last_one_was_noticed() {
-        let queue: Manual<_> = Queue::new(FixedWindow::new(1, TWENTY_SECONDS), ManualClock::new(), 9);
+        let queue: Manual<_> =
+            Queue::new(FixedWindow::new(1, TWENTY_SECONDS), ManualClock::new(), 9);
         drop(now(queue.acquire(1)).unwrap());
         let [first, second] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
         queue.clock().set(Timestamp::from_secs(33));
@@ -915,19 +1104,31 @@ mod not_tested_there {
     #[test]
     fn periods_below_a_millisecond_are_waited_for() {
         let window = || FixedWindow::new(1, Duration::from_micros(1));
-        assert_eq!(told(window(), 1, &[1, 1, 1]), [1_000, 2_000, 3_000].map(Timestamp::from_nanos));
+        assert_eq!(
+            told(window(), 1, &[1, 1, 1]),
+            [1_000, 2_000, 3_000].map(Timestamp::from_nanos)
+        );
         let bucket = TokenBucket::new(Rate::new(1, Duration::from_nanos(1)), 1);
         assert_eq!(told(bucket, 1, &[1, 1]), [1, 2].map(Timestamp::from_nanos));
     }
 
-    /// More than the limit is told apart from a full queue; a closed one says that it is closed, whatever it is asked for. (There, more than the
-    /// limit is an error even then.)
+    /// More than the limit is told apart from a full queue; a closed one says that it is closed,
+    /// whatever it is asked for. (There, more than the limit is an error even then.)
     #[test]
     fn a_closed_queue_says_so_also_to_those_who_ask_for_too_much() {
         let queue = queue::<Permits>(1, 1, OLDEST);
-        assert_eq!(now(queue.acquire(2)).unwrap_err(), Rejected::ExceedsCapacity { permits: 2, capacity: 1 });
+        assert_eq!(
+            now(queue.acquire(2)).unwrap_err(),
+            Rejected::ExceedsCapacity {
+                permits: 2,
+                capacity: 1
+            }
+        );
         queue.close();
-        assert_eq!(now(queue.acquire(2)).unwrap_err(), Rejected::Closed { permits: 2 });
+        assert_eq!(
+            now(queue.acquire(2)).unwrap_err(),
+            Rejected::Closed { permits: 2 }
+        );
     }
 
     /// Newest first, the oldest go until the newcomer fits, each of them counted.
@@ -939,7 +1140,14 @@ mod not_tested_there {
         let newest = Task::waiting(queue.acquire(2));
         assert!(outcome(oldest).is_err() && outcome(older).is_err());
         assert!(new.is_pending());
-        assert_eq!((queue.counts().evicted, queue.counts().refused, queue.counts().permits), (2, 0, 3));
+        assert_eq!(
+            (
+                queue.counts().evicted,
+                queue.counts().refused,
+                queue.counts().permits
+            ),
+            (2, 0, 3)
+        );
         drop(newest);
     }
 
@@ -982,14 +1190,21 @@ mod not_tested_there {
     /// Differs: there, a bucket loses tokens when time runs backwards.
     #[test]
     fn time_that_runs_backwards_grants_nobody_and_takes_nothing() {
-        for limiter in [stepwise(1, 1, TWENTY_SECONDS), TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 1)] {
+        for limiter in [
+            stepwise(1, 1, TWENTY_SECONDS),
+            TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 1),
+        ] {
             let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
             queue.clock().set(Timestamp::from_secs(40));
             drop(now(queue.acquire(1)).unwrap());
             let mut wait = Task::waiting(queue.acquire(1));
             for second in [39, 20, 0, 41] {
                 queue.clock().set(Timestamp::from_secs(second));
-                assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(60)), "{second}");
+                assert_eq!(
+                    queue.advance(),
+                    Next::At(Timestamp::from_secs(60)),
+                    "{second}"
+                );
                 assert!(wait.is_pending());
             }
             queue.clock().set(Timestamp::from_secs(60));
@@ -1017,7 +1232,10 @@ mod not_tested_there {
     /// Differs: there, a bucket that was full for long can be emptied twice.
     #[test]
     fn a_bucket_that_was_full_for_long_has_nothing_more_for_those_who_wait() {
-        for limiter in [stepwise(2, 1, TWENTY_SECONDS), TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 2)] {
+        for limiter in [
+            stepwise(2, 1, TWENTY_SECONDS),
+            TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 2),
+        ] {
             let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
             queue.clock().set(Timestamp::from_secs(3_600));
             drop(now(queue.acquire(2)).unwrap());
@@ -1040,7 +1258,8 @@ mod not_tested_there {
         assert_eq!((outcome(none), outcome(one)), (Ok(0), Ok(1)));
     }
 
-    /// Differs: there, one that was evicted or turned away by a closed limiter is told neither why nor when to come back.
+    /// Differs: there, one that was evicted or turned away by a closed limiter is told neither why
+    /// nor when to come back.
     #[test]
     fn whoever_is_not_granted_is_told_why_and_when_to_come_back() {
         let queue = queue::<Steps>(1, 1, NEWEST);
@@ -1048,16 +1267,21 @@ mod not_tested_there {
         let evicted = Task::waiting(queue.acquire(1));
         let closed = Task::waiting(queue.acquire(1));
         let retry = Steps::retry(1, 1);
-        assert_eq!(evicted.outcome().unwrap_err(), Rejected::Evicted { permits: 1, retry });
+        assert_eq!(
+            evicted.outcome().unwrap_err(),
+            Rejected::Evicted { permits: 1, retry }
+        );
         queue.close();
         assert_eq!(closed.outcome().unwrap_err().retry(), Retry::Never);
     }
 
-    /// All that were granted, at once or after a wait, a limiter counts that counts: in .NET's words, `TotalSuccessfulLeases`. `TotalFailedLeases`
-    /// are the waits that were refused and evicted, and the tries that were denied, which who tries knows.
+    /// All that were granted, at once or after a wait, a limiter counts that counts: in .NET's
+    /// words, `TotalSuccessfulLeases`. `TotalFailedLeases` are the waits that were refused and
+    /// evicted, and the tries that were denied, which who tries knows.
     #[test]
     fn a_limiter_that_counts_knows_of_all_that_were_granted() {
-        let queue: Manual<_> = Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
+        let queue: Manual<_> =
+            Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
         let counted = || queue.change(Counted::counts);
         let held = try_acquire(&queue, 60).unwrap();
         let wait = Task::waiting(queue.acquire(50));
@@ -1078,7 +1302,15 @@ mod not_tested_there {
         let _closed = Task::waiting(queue.acquire(1));
         queue.close();
         let counts = queue.counts();
-        assert_eq!((counts.evicted, counts.cancelled, counts.refused, counts.granted), (1, 1, 0, 0));
+        assert_eq!(
+            (
+                counts.evicted,
+                counts.cancelled,
+                counts.refused,
+                counts.granted
+            ),
+            (1, 1, 0, 0)
+        );
     }
 }
 
@@ -1103,7 +1335,10 @@ fn grants_at_the_edge_alone(limiter: impl QueueLimiter, early: Timestamp, edge: 
 }
 
 fn stepwise(limit: u32, tokens: u32, period: Duration) -> TokenBucket {
-    TokenBucket::builder(Rate::new(tokens, period), limit.into()).stepwise().build().unwrap()
+    TokenBucket::builder(Rate::new(tokens, period), limit.into())
+        .stepwise()
+        .build()
+        .unwrap()
 }
 
 /// A limiter as .NET's suite sets it up.
@@ -1121,7 +1356,9 @@ trait Suite {
 
     /// When so many have come in, of which none is there at the beginning.
     fn retry(limit: u32, permits: u32) -> Retry {
-        let Some(period) = Self::PERIOD else { return Retry::OnRelease };
+        let Some(period) = Self::PERIOD else {
+            return Retry::OnRelease;
+        };
         Retry::At(Timestamp::ZERO.saturating_add(period * Self::PERIODS * permits.div_ceil(limit)))
     }
 }
@@ -1183,7 +1420,9 @@ impl Suite for Drops {
     }
 
     fn retry(limit: u32, permits: u32) -> Retry {
-        Retry::At(Timestamp::from_nanos((u64::from(permits) * 1_000_000).div_ceil(limit.into())))
+        Retry::At(Timestamp::from_nanos(
+            (u64::from(permits) * 1_000_000).div_ceil(limit.into()),
+        ))
     }
 }
 
@@ -1234,12 +1473,16 @@ fn completes_by_itself(limiter: impl QueueLimiter, at: Timestamp) {
     assert_eq!(told(limiter, 2, &[1]), [at]);
 }
 
-/// With `taken` taken, the instants that the queue tells until all who wait are granted, each at such an instant.
+/// With `taken` taken, the instants that the queue tells until all who wait are granted, each at
+/// such an instant.
 fn told(limiter: impl QueueLimiter, taken: u32, waits: &[u32]) -> Vec<Timestamp> {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
     drop(now(queue.acquire(taken)).unwrap());
     let mut told = Vec::new();
-    let waits: Vec<_> = waits.iter().map(|&n| (n, Task::waiting(queue.acquire(n)))).collect();
+    let waits: Vec<_> = waits
+        .iter()
+        .map(|&n| (n, Task::waiting(queue.acquire(n))))
+        .collect();
     while let Next::At(at) = queue.advance() {
         queue.clock().set(at);
         told.push(at);
@@ -1250,11 +1493,21 @@ fn told(limiter: impl QueueLimiter, taken: u32, waits: &[u32]) -> Vec<Timestamp>
 
 /// With `taken` taken and `waits` waiting, when one is told to come back who finds the queue full.
 fn told_the_refused(limiter: impl QueueLimiter, taken: u32, waits: &[u32], n: u32) -> Timestamp {
-    let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), waits.iter().map(|&n| u64::from(n)).sum());
+    let queue: Manual<_> = Queue::new(
+        limiter,
+        ManualClock::new(),
+        waits.iter().map(|&n| u64::from(n)).sum(),
+    );
     drop(now(queue.acquire(taken)).unwrap());
-    let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(queue.acquire(n))).collect();
+    let _waits: Vec<_> = waits
+        .iter()
+        .map(|&n| Task::waiting(queue.acquire(n)))
+        .collect();
     match now(queue.acquire(n)).unwrap_err() {
-        Rejected::QueueFull { permits, retry: Retry::At(at) } if permits == n => at,
+        Rejected::QueueFull {
+            permits,
+            retry: Retry::At(at),
+        } if permits == n => at,
         other => panic!("{other:?}"),
     }
 }
@@ -1294,13 +1547,20 @@ fn can_acquire_resource_async_queues_and_grabs_newest<S: Suite>() {
     assert_eq!(outcome(two), Ok(2));
 }
 
-/// .NET `FailsWhenQueuingMoreThanLimit_OldestFirst`. Differs: when to come back counts the one who waits before.
+/// .NET `FailsWhenQueuingMoreThanLimit_OldestFirst`. Differs: when to come back counts the one who
+/// waits before.
 fn fails_when_queuing_more_than_limit_oldest_first<S: Suite>() {
     let queue = queue::<S>(1, 1, OLDEST);
     let _held = try_acquire(&queue, 1).unwrap();
     let mut wait = Task::waiting(queue.acquire(1));
     let rejected = now(queue.acquire(1)).unwrap_err();
-    assert_eq!(rejected, Rejected::QueueFull { permits: 1, retry: S::retry(1, 2) });
+    assert_eq!(
+        rejected,
+        Rejected::QueueFull {
+            permits: 1,
+            retry: S::retry(1, 2)
+        }
+    );
     assert!(wait.is_pending());
     let next = match S::retry(1, 1) {
         Retry::At(at) => Next::At(at),
@@ -1314,7 +1574,13 @@ fn drops_oldest_when_queuing_more_than_limit_newest_first<S: Suite>() {
     let queue = queue::<S>(1, 1, NEWEST);
     let held = try_acquire(&queue, 1).unwrap();
     let [old, new] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
-    assert_eq!(outcome(old), Err(Rejected::Evicted { permits: 1, retry: S::retry(1, 1) }));
+    assert_eq!(
+        outcome(old),
+        Err(Rejected::Evicted {
+            permits: 1,
+            retry: S::retry(1, 1)
+        })
+    );
     give_back::<S, _>(&queue, held);
     assert_eq!(outcome(new), Ok(1));
 }
@@ -1325,7 +1591,13 @@ fn drops_multiple_oldest_when_queuing_more_than_limit_newest_first<S: Suite>() {
     let held = try_acquire(&queue, 2).unwrap();
     let [old, older, new] = [1, 1, 2].map(|n| Task::waiting(queue.acquire(n)));
     for evicted in [old, older] {
-        assert_eq!(outcome(evicted), Err(Rejected::Evicted { permits: 1, retry: S::retry(2, 1) }));
+        assert_eq!(
+            outcome(evicted),
+            Err(Rejected::Evicted {
+                permits: 1,
+                retry: S::retry(2, 1)
+            })
+        );
     }
     give_back::<S, _>(&queue, held);
     assert_eq!(outcome(new), Ok(2));
@@ -1339,7 +1611,13 @@ fn drops_requested_lease_if_permit_count_greater_than_queue_limit_and_no_availab
     let held = try_acquire(&queue, 2).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     let rejected = now(queue.acquire(2)).unwrap_err();
-    assert_eq!(rejected, Rejected::QueueFull { permits: 2, retry: S::retry(2, 2) });
+    assert_eq!(
+        rejected,
+        Rejected::QueueFull {
+            permits: 2,
+            retry: S::retry(2, 2)
+        }
+    );
     assert_eq!(wait.wakes(), 0);
     give_back::<S, _>(&queue, held);
     assert_eq!(outcome(wait), Ok(1));
@@ -1350,7 +1628,13 @@ fn large_acquires_and_queues_do_not_integer_overflow<S: Suite>() {
     let queue = queue::<S>(S::MOST, S::MOST.into(), NEWEST);
     let held = try_acquire(&queue, S::MOST).unwrap();
     let [small, large] = [3, S::MOST].map(|n| Task::waiting(queue.acquire(n)));
-    assert_eq!(outcome(small), Err(Rejected::Evicted { permits: 3, retry: S::retry(S::MOST, 3) }));
+    assert_eq!(
+        outcome(small),
+        Err(Rejected::Evicted {
+            permits: 3,
+            retry: S::retry(S::MOST, 3)
+        })
+    );
     give_back::<S, _>(&queue, held);
     assert_eq!(outcome(large), Ok(S::MOST));
 }
@@ -1372,7 +1656,13 @@ fn queue_available_after_queue_limit_hit_and_resources_become_available<S: Suite
 fn throws_when_waiting_for_more_than_limit<S: Suite>() {
     let queue = queue::<S>(1, 1, NEWEST);
     let rejected = now(queue.acquire(2)).unwrap_err();
-    assert_eq!(rejected, Rejected::ExceedsCapacity { permits: 2, capacity: 1 });
+    assert_eq!(
+        rejected,
+        Rejected::ExceedsCapacity {
+            permits: 2,
+            capacity: 1
+        }
+    );
 }
 
 /// .NET `AcquireAsyncZero_WithAvailability`.
@@ -1484,23 +1774,37 @@ fn cancel_updates_queue_limit<S: Suite>() {
 /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`.
 fn can_fill_queue_with_oldest_first_after_canceling_first_queued_request_manually<S: Suite>() {
     let queue = queue::<S>(3, 3, OLDEST);
-    let (one, two) = (try_acquire(&queue, 1).unwrap(), try_acquire(&queue, 2).unwrap());
+    let (one, two) = (
+        try_acquire(&queue, 1).unwrap(),
+        try_acquire(&queue, 2).unwrap(),
+    );
     drop(Task::waiting(queue.acquire(2)));
     let wait = Task::waiting(queue.acquire(1));
     drop(one);
     give_back::<S, _>(&queue, two);
     let granted = wait.outcome().unwrap();
-    assert_eq!((granted.permits(), available(&queue), queue.counts().permits), (1, 2, 0));
+    assert_eq!(
+        (granted.permits(), available(&queue), queue.counts().permits),
+        (1, 2, 0)
+    );
 }
 
 /// .NET `CanFillQueueWithNewestFirstAfterCancelingQueuedRequestWithAnotherQueuedRequest`.
-fn can_fill_queue_with_newest_first_after_canceling_queued_request_with_another_queued_request<S: Suite>() {
+fn can_fill_queue_with_newest_first_after_canceling_queued_request_with_another_queued_request<
+    S: Suite,
+>() {
     let queue = queue::<S>(2, 2, NEWEST);
     let held = try_acquire(&queue, 2).unwrap();
     let [cancelled, evicted] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
     drop(cancelled);
     let wait = Task::waiting(queue.acquire(2));
-    assert_eq!(outcome(evicted), Err(Rejected::Evicted { permits: 1, retry: S::retry(2, 1) }));
+    assert_eq!(
+        outcome(evicted),
+        Err(Rejected::Evicted {
+            permits: 1,
+            retry: S::retry(2, 1)
+        })
+    );
     give_back::<S, _>(&queue, held);
     assert_eq!(outcome(wait), Ok(2));
 }
@@ -1521,10 +1825,16 @@ fn dispose_releases_queued_acquires<S: Suite>() {
     let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
     queue.close();
     for wait in waits {
-        assert_eq!((wait.wakes(), outcome(wait)), (1, Err(Rejected::Closed { permits: 1 })));
+        assert_eq!(
+            (wait.wakes(), outcome(wait)),
+            (1, Err(Rejected::Closed { permits: 1 }))
+        );
     }
     assert!(try_acquire(&queue, 1).is_none());
-    assert_eq!(now(queue.acquire(1)).unwrap_err(), Rejected::Closed { permits: 1 });
+    assert_eq!(
+        now(queue.acquire(1)).unwrap_err(),
+        Rejected::Closed { permits: 1 }
+    );
 }
 
 /// .NET `NullIdleDurationWhenActive`, with one who waits as well.
@@ -1534,7 +1844,11 @@ fn null_idle_duration_when_active<S: Suite>() {
     assert_eq!(queue.idle_at(Timestamp::ZERO), Idle::InUse);
     let wait = Task::waiting(queue.acquire(1));
     let later = Timestamp::from_secs(1);
-    assert_eq!(queue.idle_at(later), Idle::InUse, "somebody waits, whatever the limiter says");
+    assert_eq!(
+        queue.idle_at(later),
+        Idle::InUse,
+        "somebody waits, whatever the limiter says"
+    );
     drop((held, wait));
     assert!(queue.idle_at(later).is_idle());
 }
@@ -1546,15 +1860,24 @@ fn get_statistics_returns_new_instances<S: Suite>() {
     let _held = try_acquire(&queue, 1).unwrap();
     let _wait = Task::waiting(queue.acquire(1));
     let after = (available(&queue), queue.counts());
-    assert_eq!((before.0, before.1.permits, after.0, after.1.permits), (1, 0, 0, 1));
+    assert_eq!(
+        (before.0, before.1.permits, after.0, after.1.permits),
+        (1, 0, 0, 1)
+    );
 }
 
-/// .NET `GetStatisticsHasCorrectValues`. What was granted without a wait is counted by a limiter that counts, not by the queue.
+/// .NET `GetStatisticsHasCorrectValues`. What was granted without a wait is counted by a limiter
+/// that counts, not by the queue.
 fn get_statistics_has_correct_values<S: Suite>() {
     let queue = queue::<S>(100, 50, OLDEST);
     let statistics = || {
         let counts = queue.counts();
-        (available(&queue), counts.permits, counts.refused, counts.granted)
+        (
+            available(&queue),
+            counts.permits,
+            counts.refused,
+            counts.granted,
+        )
     };
     assert_eq!(statistics(), (100, 0, 0, 0));
     let held = try_acquire(&queue, 60).unwrap();
@@ -1563,7 +1886,13 @@ fn get_statistics_has_correct_values<S: Suite>() {
     assert_eq!(statistics(), (40, 50, 0, 0));
     let rejected = now(queue.acquire(1)).unwrap_err();
     // 51 are wanted, and 40 are there.
-    assert_eq!(rejected, Rejected::QueueFull { permits: 1, retry: S::retry(100, 11) });
+    assert_eq!(
+        rejected,
+        Rejected::QueueFull {
+            permits: 1,
+            retry: S::retry(100, 11)
+        }
+    );
     assert_eq!(statistics(), (40, 50, 1, 0));
     assert!(try_acquire(&queue, 100).is_none());
     assert_eq!(statistics(), (40, 50, 1, 0));
@@ -1580,7 +1909,10 @@ fn get_statistics_with_zero_permit_count<S: Suite>() {
     assert_eq!(available(&queue), 100);
     let _held = try_acquire(&queue, 100).unwrap();
     assert!(try_acquire(&queue, 0).is_none());
-    assert_eq!((available(&queue), queue.counts()), (0, QueueCounts::default()));
+    assert_eq!(
+        (available(&queue), queue.counts()),
+        (0, QueueCounts::default())
+    );
 }
 
 /// .NET `GetStatisticsThrowsAfterDispose`. Differs: a closed queue says what it has counted.

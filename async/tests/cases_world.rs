@@ -1,7 +1,8 @@
 //! What the tests of other rate limiters show of those who wait.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time is manual, also where they sleep; only where threads
-//! hand permits to each other, threads do. Where we differ on purpose, the function says so.
+//! A module is one of their suites, a function the test of that name there (in our spelling). Time
+//! is manual, also where they sleep; only where threads hand permits to each other, threads do.
+//! Where we differ on purpose, the function says so.
 
 mod support;
 
@@ -12,8 +13,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, Next, Queue, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Lease, LimiterExt, ManualClock, QueueLimiter,
-    Rate, Retry, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Lease, LimiterExt, ManualClock,
+    QueueLimiter, Rate, Retry, Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, Task, available, now, permits, queue};
 
@@ -24,7 +25,10 @@ const fn millis(millis: u64) -> Timestamp {
 }
 
 fn late(permits: u32, at: Timestamp) -> Rejected {
-    Rejected::Deadline { permits, retry: Retry::At(at) }
+    Rejected::Deadline {
+        permits,
+        retry: Retry::At(at),
+    }
 }
 
 /// golang.org/x/time/rate, `rate_test.go`. Times are in tenths of a second.
@@ -46,9 +50,14 @@ mod x_time_rate {
         let mut task = Task::new(queue.acquire(n));
         loop {
             if let Poll::Ready(outcome) = task.poll() {
-                return (permits(outcome), queue.clock().now().saturating_since(since));
+                return (
+                    permits(outcome),
+                    queue.clock().now().saturating_since(since),
+                );
             }
-            let Next::At(next) = queue.advance() else { panic!("for ever") };
+            let Next::At(next) = queue.advance() else {
+                panic!("for ever")
+            };
             queue.clock().set(next);
             queue.advance();
         }
@@ -59,17 +68,25 @@ mod x_time_rate {
     fn wait_simple() {
         let queue = limiter(3);
         drop(queue.acquire(1));
-        assert_eq!(available(&queue), 3, "a wait that was given up before it began");
+        assert_eq!(
+            available(&queue),
+            3,
+            "a wait that was given up before it began"
+        );
         assert_eq!(
             now(queue.acquire(4)).unwrap_err(),
-            Rejected::ExceedsCapacity { permits: 4, capacity: 3 },
+            Rejected::ExceedsCapacity {
+                permits: 4,
+                capacity: 3
+            },
             "more than the burst"
         );
         assert_eq!(wait(&queue, 2), (Ok(2), Duration::ZERO));
         assert_eq!(wait(&queue, 3), (Ok(3), 200 * MILLI));
     }
 
-    /// `TestWaitCancel`. Differs: a wait takes nothing before it is granted, so nothing has to be returned.
+    /// `TestWaitCancel`. Differs: a wait takes nothing before it is granted, so nothing has to be
+    /// returned.
     #[test]
     fn wait_cancel() {
         let queue = limiter(3);
@@ -86,7 +103,10 @@ mod x_time_rate {
     fn wait_timeout() {
         let queue = limiter(3);
         assert_eq!(wait(&queue, 2), (Ok(2), Duration::ZERO));
-        assert_eq!(now(queue.acquire_until(3, at(1))).unwrap_err(), late(3, at(2)));
+        assert_eq!(
+            now(queue.acquire_until(3, at(1))).unwrap_err(),
+            late(3, at(2))
+        );
         assert_eq!(available(&queue), 1, "takes nothing");
         assert_eq!(now(queue.acquire_until(1, at(1))).unwrap().permits(), 1);
     }
@@ -103,14 +123,23 @@ mod x_time_rate {
     #[test]
     fn set_after_zero_limit() {
         let queue = queue(AdjustableBucket::new(Rate::ZERO, 1), 9);
-        let ten = |now| queue.change(|bucket| bucket.adjust_at(now, Rate::per_second(10), 1, Carry::Keep));
+        let ten = |now| {
+            queue.change(|bucket| bucket.adjust_at(now, Rate::per_second(10), 1, Carry::Keep))
+        };
         assert!(queue.try_acquire(1).is_ok() && queue.try_acquire(1).is_err());
         assert_eq!(
             now(queue.acquire_until(1, at(9))).unwrap_err(),
-            Rejected::Deadline { permits: 1, retry: Retry::Never }
+            Rejected::Deadline {
+                permits: 1,
+                retry: Retry::Never
+            }
         );
         let waits = Task::waiting(queue.acquire(1));
-        assert_eq!(queue.advance(), Next::OnRelease, "nothing comes in by itself");
+        assert_eq!(
+            queue.advance(),
+            Next::OnRelease,
+            "nothing comes in by itself"
+        );
         queue.clock().set(at(5));
         ten(at(5)).unwrap();
         assert_eq!(queue.advance(), Next::At(at(6)));
@@ -130,8 +159,11 @@ mod folly {
     fn handoff_destruction() {
         const WAITERS: usize = 16;
         const ROUNDS: usize = if cfg!(debug_assertions) { 64 } else { 640 };
-        let queue: Arc<Queue<_, ManualClock>> =
-            Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), u64::MAX));
+        let queue: Arc<Queue<_, ManualClock>> = Arc::new(Queue::new(
+            Concurrency::new(1),
+            ManualClock::new(),
+            u64::MAX,
+        ));
         let wakes: usize = thread::scope(|scope| {
             let waiters: Vec<_> = (0..WAITERS)
                 .map(|_| {
@@ -146,7 +178,10 @@ mod folly {
                     })
                 })
                 .collect();
-            waiters.into_iter().map(|waiter| waiter.join().unwrap()).sum()
+            waiters
+                .into_iter()
+                .map(|waiter| waiter.join().unwrap())
+                .sum()
         });
         assert_eq!(wakes, WAITERS * ROUNDS);
         assert_eq!((queue.available(), queue.counts().waiters), (1, 0));
@@ -156,7 +191,8 @@ mod folly {
     fn ping_pong() {
         const THREADS: u64 = 4;
         const ROUNDS: u64 = if cfg!(debug_assertions) { 512 } else { 4_096 };
-        let queue: Queue<_, ManualClock> = Queue::new(Concurrency::new(1), ManualClock::new(), THREADS);
+        let queue: Queue<_, ManualClock> =
+            Queue::new(Concurrency::new(1), ManualClock::new(), THREADS);
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| (0..ROUNDS).for_each(|_| drop(queue.blocking_acquire(1).unwrap())));
@@ -174,7 +210,10 @@ mod folly {
         let until = Task::waiting(queue.acquire_until(1, millis(1)));
         queue.clock().set(millis(1));
         queue.advance();
-        let in_vain = Rejected::Deadline { permits: 1, retry: Retry::OnRelease };
+        let in_vain = Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease,
+        };
         assert_eq!(permits(until.outcome()), Err(in_vain));
         let [mut first, last] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
         drop(held);
@@ -229,7 +268,8 @@ mod guava {
 mod resilience4j {
     use super::*;
 
-    /// Permits of later cycles are waited for, and those that come after the deadline are refused at once.
+    /// Permits of later cycles are waited for, and those that come after the deadline are refused
+    /// at once.
     #[test]
     fn reserve_a_few_cycles_upfront() {
         let cycle = 10 * MILLI;
@@ -252,7 +292,11 @@ mod resilience4j {
         }
         queue.clock().set(millis(20));
         assert_eq!(queue.advance(), Next::Idle);
-        assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+        assert!(
+            waits
+                .into_iter()
+                .all(|wait| permits(wait.outcome()) == Ok(1))
+        );
     }
 
     /// Differs: there, the reservation of a waiter that is interrupted is lost.
@@ -276,12 +320,16 @@ mod resilience4j {
         assert!(second.is_pending());
         queue.clock().set(millis(50));
         queue.advance();
-        let in_vain = Rejected::Deadline { permits: 1, retry: Retry::OnRelease };
+        let in_vain = Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease,
+        };
         assert_eq!(permits(second.outcome()), Err(in_vain));
         drop(held);
     }
 
-    /// Differs: there, a smaller limit is waited for. Here it holds at once, and takes effect as permits come back.
+    /// Differs: there, a smaller limit is waited for. Here it holds at once, and takes effect as
+    /// permits come back.
     #[test]
     fn bulkhead_shrink() {
         let queue = queue(Concurrency::new(2), 9);
@@ -338,7 +386,10 @@ mod netflix {
             assert_eq!(queue.advance(), Next::At(deadline));
             queue.clock().set(deadline);
             queue.advance();
-            assert!(matches!(waits.outcome(), Err(Rejected::Deadline { permits: 1, .. })));
+            assert!(matches!(
+                waits.outcome(),
+                Err(Rejected::Deadline { permits: 1, .. })
+            ));
         }
     }
 

@@ -1,4 +1,5 @@
-//! Channels whose writers wait for room, and then for permits: who gets what, in which order, and what comes back.
+//! Channels whose writers wait for room, and then for permits: who gets what, in which order, and
+//! what comes back.
 #![cfg(feature = "channel")]
 
 mod support;
@@ -17,13 +18,15 @@ use futures_executor::LocalPool;
 use futures_util::StreamExt;
 use futures_util::stream::FusedStream;
 use futures_util::task::LocalSpawnExt;
-use portcullis_async::channel::{Permit, Receiver, SendError, Sender, TryRecvError, TrySendError, channel};
+use portcullis_async::channel::{
+    Permit, Receiver, SendError, Sender, TryRecvError, TrySendError, channel,
+};
 use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, PerItem, Queue, QueueKey, Refused, Rejected, ThreadTimer,
 };
 use portcullis_core::{
-    Concurrency, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate, Retry, Seed, Timestamp,
-    TokenBucket,
+    Concurrency, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate, Retry, Seed,
+    Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, START, Task, available, now, queue, waker};
 
@@ -49,7 +52,10 @@ const PLENTY: u32 = 1_000;
 
 type Weigh = fn(&u32) -> u32;
 
-type Numbers<'q, L> = (Sender<u32, &'q Manual<L>, Weigh>, Receiver<u32, &'q Manual<L>>);
+type Numbers<'q, L> = (
+    Sender<u32, &'q Manual<L>, Weigh>,
+    Receiver<u32, &'q Manual<L>>,
+);
 
 /// Each number weighs as much as it says.
 fn numbers<L: QueueLimiter>(queue: &Manual<L>, capacity: u32) -> Numbers<'_, L> {
@@ -69,7 +75,11 @@ fn all_is_back(
     for _ in 0..capacity {
         assert_eq!(sender.try_send(0), Ok(()), "a place is lost");
     }
-    assert_eq!(sender.try_send(0), Err(TrySendError::Full(0)), "a place too many");
+    assert_eq!(
+        sender.try_send(0),
+        Err(TrySendError::Full(0)),
+        "a place too many"
+    );
     for _ in 0..capacity {
         assert_eq!(receiver.try_recv(), Ok(0));
     }
@@ -134,18 +144,34 @@ mod at_once {
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
         assert_eq!(sender.try_send('a'), Ok(()));
         let elsewhere = queue.try_acquire(1).unwrap();
-        let denied = Denied::Exhausted { now: START, permits: 1 };
-        assert_eq!(sender.try_send('b'), Err(TrySendError::Denied { item: 'b', denied }));
+        let denied = Denied::Exhausted {
+            now: START,
+            permits: 1,
+        };
+        assert_eq!(
+            sender.try_send('b'),
+            Err(TrySendError::Denied { item: 'b', denied })
+        );
         assert_eq!(denied.retry(&queue), Retry::OnRelease);
         drop(elsewhere);
         assert_eq!(sender.try_send('b'), Ok(()));
         // No permits either: it is the room that is said.
-        assert_eq!((sender.try_send('c'), available(&queue)), (Err(TrySendError::Full('c')), 0));
+        assert_eq!(
+            (sender.try_send('c'), available(&queue)),
+            (Err(TrySendError::Full('c')), 0)
+        );
         sender.close();
         assert_eq!(sender.try_send('c'), Err(TrySendError::Closed('c')));
-        assert_eq!([receiver.try_recv(), receiver.try_recv()], [Ok('a'), Ok('b')]);
+        assert_eq!(
+            [receiver.try_recv(), receiver.try_recv()],
+            [Ok('a'), Ok('b')]
+        );
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Closed));
-        assert_eq!(sender.try_send('c'), Err(TrySendError::Closed('c')), "also where there is room");
+        assert_eq!(
+            sender.try_send('c'),
+            Err(TrySendError::Closed('c')),
+            "also where there is room"
+        );
         assert_eq!(available(&queue), 2);
     }
 
@@ -154,7 +180,10 @@ mod at_once {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 2);
         for _ in 0..5 {
-            assert!(matches!(sender.try_send(4), Err(TrySendError::Denied { item: 4, .. })));
+            assert!(matches!(
+                sender.try_send(4),
+                Err(TrySendError::Denied { item: 4, .. })
+            ));
         }
         assert_eq!([sender.try_send(1), sender.try_send(1)], [Ok(()), Ok(())]);
         for _ in 0..5 {
@@ -173,13 +202,20 @@ mod at_once {
         let waits = Task::waiting(sender.send(2));
         assert_eq!(receiver.try_recv(), Ok(1));
         // The place that is free is the other one's.
-        assert_eq!((waits.wakes(), sender.try_send(1)), (1, Err(TrySendError::Full(1))));
+        assert_eq!(
+            (waits.wakes(), sender.try_send(1)),
+            (1, Err(TrySendError::Full(1)))
+        );
         let mut waits = waits;
         assert!(waits.is_pending(), "one permit is free, and it needs two");
         assert_eq!(receiver.try_recv(), Ok(1));
         assert_eq!(waits.outcome(), Ok(()));
         let _other = Task::waiting(sender.send(1));
-        assert_eq!(sender.try_send(0), Err(TrySendError::Full(0)), "has a place, and waits for permits");
+        assert_eq!(
+            sender.try_send(0),
+            Err(TrySendError::Full(0)),
+            "has a place, and waits for permits"
+        );
     }
 
     #[test]
@@ -188,8 +224,15 @@ mod at_once {
         let (sender, _receiver) = numbers(&queue, 9);
         assert_eq!(sender.try_send(2), Ok(()));
         let _waits = Task::waiting(sender.send(2));
-        assert!(matches!(sender.try_send(1), Err(TrySendError::Denied { item: 1, .. })));
-        assert_eq!((available(&queue), sender.try_send(0)), (1, Ok(())), "what weighs nothing passes");
+        assert!(matches!(
+            sender.try_send(1),
+            Err(TrySendError::Denied { item: 1, .. })
+        ));
+        assert_eq!(
+            (available(&queue), sender.try_send(0)),
+            (1, Ok(())),
+            "what weighs nothing passes"
+        );
     }
 
     #[test]
@@ -197,7 +240,9 @@ mod at_once {
         let queue = queue(bucket(1), 99);
         let (sender, _receiver) = channel(&queue, places(9), PerItem);
         assert_eq!(sender.try_send(1), Ok(()));
-        let Err(TrySendError::Denied { item: 2, denied }) = sender.try_send(2) else { panic!("empty") };
+        let Err(TrySendError::Denied { item: 2, denied }) = sender.try_send(2) else {
+            panic!("empty")
+        };
         assert_eq!(denied.retry(&queue), Retry::At(secs(1)));
         queue.clock().set(secs(1));
         assert_eq!(sender.try_send(2), Ok(()));
@@ -209,8 +254,13 @@ mod at_once {
         let (sender, receiver) = numbers(&queue, 2);
         assert_eq!(sender.try_send(1), Ok(()));
         queue.close();
-        let Err(TrySendError::Denied { item: 1, denied }) = sender.try_send(1) else { panic!("closed") };
-        assert_eq!((denied.retry(&queue), sender.is_closed()), (Retry::Never, false));
+        let Err(TrySendError::Denied { item: 1, denied }) = sender.try_send(1) else {
+            panic!("closed")
+        };
+        assert_eq!(
+            (denied.retry(&queue), sender.is_closed()),
+            (Retry::Never, false)
+        );
         assert_eq!((sender.try_send(0), receiver.try_recv()), (Ok(()), Ok(1)));
         assert_eq!((receiver.try_recv(), available(&queue)), (Ok(0), 3));
     }
@@ -244,7 +294,11 @@ mod waits {
         let (sender, receiver) = numbers(&queue, 1);
         assert_eq!(now(sender.send(1)), Ok(()));
         let mut second = Task::waiting(sender.send(3));
-        assert_eq!((available(&queue), queue.counts().waiters), (2, 0), "does not queue for them either");
+        assert_eq!(
+            (available(&queue), queue.counts().waiters),
+            (2, 0),
+            "does not queue for them either"
+        );
         let elsewhere = queue.try_acquire(2).unwrap();
         assert_eq!(now(receiver.recv()), Some(1));
         assert!(second.is_pending());
@@ -295,7 +349,10 @@ mod waits {
         for _ in 0..9 {
             assert!(writer.is_pending() && reader.is_pending());
         }
-        assert_eq!((writer.wakes(), reader.wakes(), queue.counts().waiters), (0, 0, 1));
+        assert_eq!(
+            (writer.wakes(), reader.wakes(), queue.counts().waiters),
+            (0, 0, 1)
+        );
         drop(held);
         assert_eq!(writer.poll(), Poll::Ready(Ok(())));
         assert_eq!((writer.wakes(), reader.wakes()), (1, 1));
@@ -322,7 +379,10 @@ mod waits {
         assert_eq!((writer.wakes(), woken.load(Ordering::Relaxed)), (0, 2));
         // And for the end.
         let elsewhere = queue.try_acquire(1);
-        assert_eq!((elsewhere.is_err(), writer.poll()), (true, Poll::Ready(Ok(()))));
+        assert_eq!(
+            (elsewhere.is_err(), writer.poll()),
+            (true, Poll::Ready(Ok(())))
+        );
         let second = queue.acquire(1);
         let (sender, receiver) = numbers(&queue, 1);
         let mut writer = Task::waiting(sender.send(1));
@@ -342,7 +402,9 @@ mod waits {
         let mut writers: Vec<_> = [2, 1, 3, 1, 1]
             .iter()
             .enumerate()
-            .map(|(number, n)| Task::waiting(if number % 2 == 0 { &sender } else { &other }.send(*n)))
+            .map(|(number, n)| {
+                Task::waiting(if number % 2 == 0 { &sender } else { &other }.send(*n))
+            })
             .collect();
         let mut received = Vec::new();
         while let Ok(item) = receiver.try_recv() {
@@ -353,7 +415,8 @@ mod waits {
             writers.reverse();
         }
         assert!(writers.is_empty());
-        // Who has both at the same moment is sent as its task runs: the pairs that fit at once from behind.
+        // Who has both at the same moment is sent as its task runs: the pairs that fit at once from
+        // behind.
         assert_eq!(received, [3, 1, 2, 3, 1, 1]);
     }
 
@@ -362,7 +425,9 @@ mod waits {
         let queue = plenty();
         let (sender, receiver) = channel(&queue, places(1), PerItem);
         assert_eq!(now(sender.send(0)), Ok(()));
-        let mut writers: Vec<_> = (1..6).map(|number| Task::waiting(sender.send(number))).collect();
+        let mut writers: Vec<_> = (1..6)
+            .map(|number| Task::waiting(sender.send(number)))
+            .collect();
         for number in 1..6 {
             assert_eq!(now(receiver.recv()), Some(number - 1));
             let wakes: Vec<_> = writers.iter().map(Task::wakes).collect();
@@ -376,7 +441,10 @@ mod waits {
         let queue = queue(Concurrency::new(5), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let permit = now(sender.reserve(3)).unwrap();
-        assert_eq!((available(&queue), sender.try_send(1)), (2, Err(TrySendError::Full(1))));
+        assert_eq!(
+            (available(&queue), sender.try_send(1)),
+            (2, Err(TrySendError::Full(1)))
+        );
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
         // It carries what was reserved, whatever it weighs.
         assert_eq!((permit.send(100), available(&queue)), (Ok(()), 2));
@@ -387,7 +455,10 @@ mod waits {
         let mut second = Task::waiting(sender.reserve(0));
         drop(permit);
         assert_eq!((second.wakes(), available(&queue)), (1, 5));
-        assert!(matches!(second.poll(), Poll::Ready(Ok(_))), "and drops that one too");
+        assert!(
+            matches!(second.poll(), Poll::Ready(Ok(_))),
+            "and drops that one too"
+        );
         all_is_back(&sender, &receiver, &queue, (1, 5));
     }
 
@@ -396,12 +467,18 @@ mod waits {
         let queue = queue(bucket(3), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let permit = sender.try_reserve(2).unwrap();
-        assert_eq!((available(&queue), sender.try_reserve(0).unwrap_err()), (1, TrySendError::Full(())));
+        assert_eq!(
+            (available(&queue), sender.try_reserve(0).unwrap_err()),
+            (1, TrySendError::Full(()))
+        );
         drop(permit);
         assert_eq!(available(&queue), 3);
         let permit = now(sender.reserve(2)).unwrap();
         receiver.close();
-        assert_eq!((permit.send(2), available(&queue)), (Err(SendError::Closed(2)), 3));
+        assert_eq!(
+            (permit.send(2), available(&queue)),
+            (Err(SendError::Closed(2)), 3)
+        );
         assert_eq!(sender.try_reserve(0).unwrap_err(), TrySendError::Closed(()));
     }
 
@@ -410,14 +487,25 @@ mod waits {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 2);
         let permit = sender.try_reserve(2).unwrap();
-        let denied = Denied::Exhausted { now: START, permits: 1 };
-        assert_eq!(sender.try_reserve(1).unwrap_err(), TrySendError::Denied { item: (), denied });
+        let denied = Denied::Exhausted {
+            now: START,
+            permits: 1,
+        };
+        assert_eq!(
+            sender.try_reserve(1).unwrap_err(),
+            TrySendError::Denied { item: (), denied }
+        );
         let nothing = sender.try_reserve(0).unwrap();
         assert_eq!((permit.send(7), nothing.send(8)), (Ok(()), Ok(())));
         let (item, lease) = receiver.try_recv_leased().unwrap();
         assert_eq!((item, lease.permits(), available(&queue)), (7, 2, 0));
         drop(lease);
-        assert_eq!(receiver.try_recv_leased().map(|(item, lease)| (item, lease.permits())), Ok((8, 0)));
+        assert_eq!(
+            receiver
+                .try_recv_leased()
+                .map(|(item, lease)| (item, lease.permits())),
+            Ok((8, 0))
+        );
         all_is_back(&sender, &receiver, &queue, (2, 2));
     }
 
@@ -446,7 +534,12 @@ mod waits {
             futures_util::join!(counted(write, &wrote), counted(read_all, &read));
         });
         // The two are one task, of which each part wakes the other; two items at a time.
-        assert!(wrote.get() <= 102 && read.get() <= 102, "{} {}", wrote.get(), read.get());
+        assert!(
+            wrote.get() <= 102 && read.get() <= 102,
+            "{} {}",
+            wrote.get(),
+            read.get()
+        );
     }
 
     async fn counted<F: Future>(future: F, polls: &Cell<usize>) -> F::Output {
@@ -486,7 +579,12 @@ mod waits {
             .unwrap();
         pool.run();
         assert!(start.elapsed().as_millis() >= 2 * (ITEMS as u128 - 1));
-        assert!(wrote.get() <= ITEMS + 1 && read.get() <= ITEMS + 2, "{} {}", wrote.get(), read.get());
+        assert!(
+            wrote.get() <= ITEMS + 1 && read.get() <= ITEMS + 2,
+            "{} {}",
+            wrote.get(),
+            read.get()
+        );
         assert!(wrote.get() >= ITEMS / 4, "it did wait");
     }
 }
@@ -501,7 +599,10 @@ mod reads {
         for n in [1, 2, 3] {
             assert_eq!(now(sender.send(n)), Ok(()));
         }
-        assert_eq!((available(&queue), receiver.len(), receiver.is_empty()), (3, 3, false));
+        assert_eq!(
+            (available(&queue), receiver.len(), receiver.is_empty()),
+            (3, 3, false)
+        );
         assert_eq!((receiver.try_recv(), available(&queue)), (Ok(1), 4));
         assert_eq!((now(receiver.recv()), available(&queue)), (Some(2), 6));
         let mut stream = Box::pin(receiver.clone());
@@ -519,7 +620,11 @@ mod reads {
         let (item, lease) = now(receiver.recv_leased()).unwrap();
         assert_eq!((item, lease.permits(), available(&queue)), (2, 2, 0));
         let next = Task::waiting(sender.send(1));
-        assert_eq!(queue.counts().waiters, 1, "it has a place, and waits for permits");
+        assert_eq!(
+            queue.counts().waiters,
+            1,
+            "it has a place, and waits for permits"
+        );
         drop(lease);
         assert_eq!(next.outcome(), Ok(()));
         assert_eq!(now(receiver.recv_leased()).unwrap().1.permits(), 1);
@@ -537,12 +642,23 @@ mod reads {
             assert_eq!(sender.try_send(item), Ok(()));
             assert_eq!(readers.iter().map(Task::wakes).collect::<Vec<_>>(), wakes);
         }
-        assert!(readers.into_iter().map(Task::outcome).eq([Some(0), Some(1), Some(2)]));
+        assert!(
+            readers
+                .into_iter()
+                .map(Task::outcome)
+                .eq([Some(0), Some(1), Some(2)])
+        );
         let mut reader = Task::waiting(receiver.recv());
         for other in 0..3 {
             // What others take is not there for it; it is woken for it all the same.
-            assert_eq!((sender.try_send(other), receiver.try_recv()), (Ok(()), Ok(other)));
-            assert_eq!((reader.wakes(), reader.is_pending(), reader.is_pending()), (other + 1, true, true));
+            assert_eq!(
+                (sender.try_send(other), receiver.try_recv()),
+                (Ok(()), Ok(other))
+            );
+            assert_eq!(
+                (reader.wakes(), reader.is_pending(), reader.is_pending()),
+                (other + 1, true, true)
+            );
         }
     }
 
@@ -582,7 +698,10 @@ mod reads {
                     scope.spawn(move || futures_executor::block_on(receiver.collect::<Vec<_>>()))
                 })
                 .collect();
-            readers.into_iter().map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
+            readers
+                .into_iter()
+                .map(|reader| reader.join().unwrap())
+                .collect::<Vec<_>>()
         });
         for items in &read {
             for writer in 0..3 {
@@ -607,14 +726,33 @@ mod reads {
         }
         let mut writer = Task::waiting(sender.send(Item(Arc::clone(&here))));
         drop(receiver);
-        assert_eq!((available(&queue), Arc::strong_count(&here), sender.is_closed()), (3, 5, false));
+        assert_eq!(
+            (
+                available(&queue),
+                Arc::strong_count(&here),
+                sender.is_closed()
+            ),
+            (3, 5, false)
+        );
         assert!(writer.is_pending());
         drop(other);
-        assert_eq!((available(&queue), Arc::strong_count(&here), sender.is_closed()), (9, 2, true));
+        assert_eq!(
+            (
+                available(&queue),
+                Arc::strong_count(&here),
+                sender.is_closed()
+            ),
+            (9, 2, true)
+        );
         assert_eq!(writer.wakes(), 1);
-        let Err(SendError::Closed(item)) = writer.outcome() else { panic!("nobody reads") };
+        let Err(SendError::Closed(item)) = writer.outcome() else {
+            panic!("nobody reads")
+        };
         assert_eq!(Arc::strong_count(&item.0), 2);
-        assert!(matches!(sender.try_send(item), Err(TrySendError::Closed(_))));
+        assert!(matches!(
+            sender.try_send(item),
+            Err(TrySendError::Closed(_))
+        ));
         assert!(!sender.close(), "it was closed");
     }
 
@@ -627,9 +765,18 @@ mod reads {
         drop(sender);
         assert_eq!((receiver.try_recv(), receiver.is_closed()), (Ok(1), false));
         drop(other);
-        assert_eq!((receiver.is_closed(), receiver.is_terminated()), (true, false));
-        assert_eq!((now(receiver.recv()), receiver.is_terminated()), (Some(2), true));
-        assert_eq!((now(receiver.recv()), receiver.try_recv()), (None, Err(TryRecvError::Closed)));
+        assert_eq!(
+            (receiver.is_closed(), receiver.is_terminated()),
+            (true, false)
+        );
+        assert_eq!(
+            (now(receiver.recv()), receiver.is_terminated()),
+            (Some(2), true)
+        );
+        assert_eq!(
+            (now(receiver.recv()), receiver.try_recv()),
+            (None, Err(TryRecvError::Closed))
+        );
         assert!(now(receiver.recv_leased()).is_none());
         assert!(!receiver.close());
     }
@@ -645,7 +792,10 @@ mod weighs {
         let (sender, receiver) = channel(&queue, places(9), size);
         assert_eq!(sender.try_send("seven..".to_owned()), Ok(()));
         assert_eq!(available(&queue), 3);
-        assert!(matches!(sender.try_send("four".to_owned()), Err(TrySendError::Denied { .. })));
+        assert!(matches!(
+            sender.try_send("four".to_owned()),
+            Err(TrySendError::Denied { .. })
+        ));
         let four = Task::waiting(sender.send("four".to_owned()));
         assert_eq!(receiver.try_recv().as_deref(), Ok("seven.."));
         assert_eq!((four.outcome(), available(&queue)), (Ok(()), 6));
@@ -657,14 +807,24 @@ mod weighs {
         let (sender, receiver) = numbers(&queue, 2);
         let _held = queue.try_acquire(1).unwrap();
         let mut waits = Task::waiting(sender.send(1));
-        assert_eq!((now(sender.send(0)), now(receiver.recv())), (Ok(()), Some(0)));
-        assert_eq!((sender.try_send(0), now(receiver.recv())), (Ok(()), Some(0)));
+        assert_eq!(
+            (now(sender.send(0)), now(receiver.recv())),
+            (Ok(()), Some(0))
+        );
+        assert_eq!(
+            (sender.try_send(0), now(receiver.recv())),
+            (Ok(()), Some(0))
+        );
         now(sender.reserve(0)).unwrap().send(0).unwrap();
         assert_eq!((waits.wakes(), waits.is_pending()), (0, true));
         queue.close();
         assert_eq!(waits.outcome(), refused(1, closed(1)));
         assert_eq!(
-            (now(receiver.recv()), now(sender.send(0)), now(receiver.recv())),
+            (
+                now(receiver.recv()),
+                now(sender.send(0)),
+                now(receiver.recv())
+            ),
             (Some(0), Ok(()), Some(0))
         );
         // But it needs room.
@@ -676,12 +836,27 @@ mod weighs {
     fn one_that_weighs_more_than_there_can_be_is_refused_with_it() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 1);
-        let exceeds = Rejected::ExceedsCapacity { permits: 4, capacity: 3 };
+        let exceeds = Rejected::ExceedsCapacity {
+            permits: 4,
+            capacity: 3,
+        };
         assert_eq!(now(sender.send(4)), refused(4, exceeds));
-        assert_eq!(now(sender.reserve(4)).unwrap_err(), refused((), exceeds).unwrap_err());
-        let denied = Denied::ExceedsCapacity { permits: 4, capacity: 3 };
-        assert_eq!(sender.try_send(4), Err(TrySendError::Denied { item: 4, denied }));
-        assert_eq!(sender.try_send(u32::MAX).map_err(TrySendError::into_item), Err(u32::MAX));
+        assert_eq!(
+            now(sender.reserve(4)).unwrap_err(),
+            refused((), exceeds).unwrap_err()
+        );
+        let denied = Denied::ExceedsCapacity {
+            permits: 4,
+            capacity: 3,
+        };
+        assert_eq!(
+            sender.try_send(4),
+            Err(TrySendError::Denied { item: 4, denied })
+        );
+        assert_eq!(
+            sender.try_send(u32::MAX).map_err(TrySendError::into_item),
+            Err(u32::MAX)
+        );
         all_is_back(&sender, &receiver, &queue, (1, 3));
         // Also where it had to wait for room first.
         assert_eq!(sender.try_send(3), Ok(()));
@@ -706,7 +881,10 @@ mod weighs {
         assert_eq!(receiver.try_recv(), Ok(1));
         assert!(waits.is_pending());
         drop(held);
-        assert_eq!((waits.outcome(), receiver.try_recv(), weighed.get()), (Ok(()), Ok(2), 2));
+        assert_eq!(
+            (waits.outcome(), receiver.try_recv(), weighed.get()),
+            (Ok(()), Ok(2), 2)
+        );
     }
 }
 
@@ -723,13 +901,25 @@ mod closes {
         let mut reserves_room = Task::waiting(sender.reserve(2));
         let idle = Task::new(sender.send(9));
         close(&sender, &receiver);
-        assert_eq!((reserves.wakes(), for_room.wakes(), reserves_room.wakes()), (1, 1, 1));
-        assert!(matches!(reserves.poll(), Poll::Ready(Err(SendError::Closed(())))));
-        assert!(matches!(reserves_room.poll(), Poll::Ready(Err(SendError::Closed(())))));
+        assert_eq!(
+            (reserves.wakes(), for_room.wakes(), reserves_room.wakes()),
+            (1, 1, 1)
+        );
+        assert!(matches!(
+            reserves.poll(),
+            Poll::Ready(Err(SendError::Closed(())))
+        ));
+        assert!(matches!(
+            reserves_room.poll(),
+            Poll::Ready(Err(SendError::Closed(())))
+        ));
         assert_eq!(for_room.poll(), Poll::Ready(Err(SendError::Closed(7))));
         assert_eq!(idle.outcome(), Err(SendError::Closed(9)));
         assert_eq!(queue.counts().waiters, 0, "they have left that queue");
-        assert_eq!((sender.is_closed(), sender.try_send(0)), (true, Err(TrySendError::Closed(0))));
+        assert_eq!(
+            (sender.is_closed(), sender.try_send(0)),
+            (true, Err(TrySendError::Closed(0)))
+        );
         assert_eq!(now(sender.send(0)), Err(SendError::Closed(0)));
         assert_eq!((available(&queue), now(receiver.recv())), (1, Some(1)));
         assert_eq!((available(&queue), now(receiver.recv())), (2, None));
@@ -755,9 +945,16 @@ mod closes {
         let mut waits: Vec<_> = (0..3).map(|_| Task::waiting(sender.send(1))).collect();
         sender.close();
         assert!(waits.iter().all(|wait| wait.wakes() == 1));
-        assert!(waits.drain(..).all(|wait| wait.outcome() == Err(SendError::Closed(1))));
+        assert!(
+            waits
+                .drain(..)
+                .all(|wait| wait.outcome() == Err(SendError::Closed(1)))
+        );
         assert_eq!((queue.counts().waiters, queue.advance()), (0, Next::Idle));
-        assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(1), Err(TryRecvError::Closed)));
+        assert_eq!(
+            (receiver.try_recv(), receiver.try_recv()),
+            (Ok(1), Err(TryRecvError::Closed))
+        );
         queue.clock().set(secs(1));
         assert_eq!(available(&queue), 1, "nothing was taken for them");
     }
@@ -771,20 +968,32 @@ mod closes {
         drop(held);
         sender.close();
         assert_eq!((writer.wakes(), available(&queue)), (2, 0));
-        assert_eq!((writer.outcome(), available(&queue)), (Err(SendError::Closed(1)), 1));
+        assert_eq!(
+            (writer.outcome(), available(&queue)),
+            (Err(SendError::Closed(1)), 1)
+        );
         // The same with a place.
         let (sender, other) = numbers(&queue, 1);
         assert_eq!(now(sender.send(0)), Ok(()));
         let writer = Task::waiting(sender.send(1));
         assert_eq!(other.try_recv(), Ok(0));
         other.close();
-        assert_eq!((writer.outcome(), available(&queue)), (Err(SendError::Closed(1)), 1));
+        assert_eq!(
+            (writer.outcome(), available(&queue)),
+            (Err(SendError::Closed(1)), 1)
+        );
         // And with both.
         let (sender, third) = numbers(&queue, 1);
         let permit = now(sender.reserve(1)).unwrap();
         third.close();
-        assert_eq!((permit.send(1), available(&queue)), (Err(SendError::Closed(1)), 1));
-        assert_eq!([&receiver, &other, &third].map(Receiver::try_recv), [Err(TryRecvError::Closed); 3]);
+        assert_eq!(
+            (permit.send(1), available(&queue)),
+            (Err(SendError::Closed(1)), 1)
+        );
+        assert_eq!(
+            [&receiver, &other, &third].map(Receiver::try_recv),
+            [Err(TryRecvError::Closed); 3]
+        );
     }
 
     #[test]
@@ -795,7 +1004,10 @@ mod closes {
         let held = queue.try_acquire(1).unwrap();
         let (first, second) = (Task::waiting(one.send(1)), Task::waiting(two.send(1)));
         one.close();
-        assert_eq!((first.outcome(), second.wakes()), (Err(SendError::Closed(1)), 0));
+        assert_eq!(
+            (first.outcome(), second.wakes()),
+            (Err(SendError::Closed(1)), 0)
+        );
         drop(held);
         assert_eq!(second.outcome(), Ok(()));
     }
@@ -804,11 +1016,17 @@ mod closes {
     fn readers_that_wait_are_told() {
         let queue = plenty();
         let (sender, receiver) = channel::<u8, _, _>(&queue, places(1), PerItem);
-        let (one, two) = (Task::waiting(receiver.recv()), Task::waiting(receiver.recv_leased()));
+        let (one, two) = (
+            Task::waiting(receiver.recv()),
+            Task::waiting(receiver.recv_leased()),
+        );
         let stream = Task::waiting(receiver.clone().collect::<Vec<_>>());
         sender.close();
         assert_eq!((one.wakes(), two.wakes(), stream.wakes()), (1, 1, 1));
-        assert_eq!((one.outcome(), two.outcome().is_none(), stream.outcome()), (None, true, vec![]));
+        assert_eq!(
+            (one.outcome(), two.outcome().is_none(), stream.outcome()),
+            (None, true, vec![])
+        );
     }
 
     #[test]
@@ -817,14 +1035,21 @@ mod closes {
         let (sender, receiver) = numbers(&queue, 3);
         assert_eq!(now(sender.send(1)), Ok(()));
         let waits = Task::waiting(sender.send(1));
-        let full = Rejected::QueueFull { permits: 1, retry: Retry::OnRelease };
+        let full = Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease,
+        };
         assert_eq!(now(sender.send(1)), refused(1, full));
         queue.close();
         assert_eq!((waits.wakes(), waits.outcome()), (1, refused(1, closed(1))));
         assert_eq!(now(sender.send(1)), refused(1, closed(1)));
         assert!(!sender.is_closed());
         assert_eq!(
-            (now(sender.send(0)), now(receiver.recv()), now(receiver.recv())),
+            (
+                now(sender.send(0)),
+                now(receiver.recv()),
+                now(receiver.recv())
+            ),
             (Ok(()), Some(1), Some(0))
         );
         all_is_back(&sender, &receiver, &queue, (3, 1));
@@ -837,7 +1062,10 @@ mod closes {
         let held = queue.try_acquire(1).unwrap();
         let old = Task::waiting(sender.send(1));
         let new = Task::waiting(sender.send(1));
-        let evicted = Rejected::Evicted { permits: 1, retry: Retry::OnRelease };
+        let evicted = Rejected::Evicted {
+            permits: 1,
+            retry: Retry::OnRelease,
+        };
         assert_eq!((old.wakes(), old.outcome()), (1, refused(1, evicted)));
         drop(held);
         assert_eq!((new.outcome(), receiver.try_recv()), (Ok(()), Ok(1)));
@@ -872,13 +1100,19 @@ mod limits {
         let queue = queue(Concurrency::new(3), 99);
         let (fast, read_fast) = channel(&queue, places(9), PerItem);
         let (slow, read_slow) = channel(&queue, places(9), PerItem);
-        assert_eq!([fast.try_send(1), slow.try_send(1), slow.try_send(2)], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(
+            [fast.try_send(1), slow.try_send(1), slow.try_send(2)],
+            [Ok(()), Ok(()), Ok(())]
+        );
         let (mut third, mut second) = (Task::waiting(slow.send(3)), Task::waiting(fast.send(2)));
         assert_eq!(read_fast.len() + read_slow.len(), 3);
         // What one channel is done with, the other gets in its turn.
         assert_eq!(read_fast.try_recv(), Ok(1));
         assert_eq!((third.wakes(), second.wakes()), (1, 0));
-        assert_eq!((third.poll(), second.is_pending()), (Poll::Ready(Ok(())), true));
+        assert_eq!(
+            (third.poll(), second.is_pending()),
+            (Poll::Ready(Ok(())), true)
+        );
         let (_, in_work) = now(read_slow.recv_leased()).unwrap();
         assert!(second.is_pending());
         drop(in_work);
@@ -898,14 +1132,19 @@ mod limits {
         });
         assert_eq!([receiver.try_recv(), receiver.try_recv()], [Ok(0), Ok(1)]);
         for (second, item) in (1..=4).zip(2..) {
-            queue.clock().set(Timestamp::from_nanos(secs(second).as_nanos() - 1));
+            queue
+                .clock()
+                .set(Timestamp::from_nanos(secs(second).as_nanos() - 1));
             assert_eq!(queue.advance(), Next::At(secs(second)));
             assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
             queue.clock().set(secs(second));
             queue.advance();
             assert_eq!(write.wakes(), second as usize);
             assert_eq!(write.is_pending(), second < 4);
-            assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(item), Err(TryRecvError::Empty)));
+            assert_eq!(
+                (receiver.try_recv(), receiver.try_recv()),
+                (Ok(item), Err(TryRecvError::Empty))
+            );
         }
         assert_eq!((queue.advance(), queue.counts().waiters), (Next::Idle, 0));
     }
@@ -938,7 +1177,10 @@ mod limits {
         });
         for second in 1..3 {
             queue.clock().run(secs(second));
-            assert_eq!((write.wakes() as u64, write.is_pending()), (second, second < 2));
+            assert_eq!(
+                (write.wakes() as u64, write.is_pending()),
+                (second, second < 2)
+            );
         }
         assert_eq!(receiver.len(), 3);
     }
@@ -947,8 +1189,12 @@ mod limits {
 mod cancelled {
     use super::*;
 
-    /// What is given up when `before` has happened leaves nothing behind, and the next one gets what it had.
-    fn leaves_nothing(stage: &str, before: impl FnOnce(&mut dyn FnMut() -> bool, &mut dyn FnMut())) {
+    /// What is given up when `before` has happened leaves nothing behind, and the next one gets
+    /// what it had.
+    fn leaves_nothing(
+        stage: &str,
+        before: impl FnOnce(&mut dyn FnMut() -> bool, &mut dyn FnMut()),
+    ) {
         let _ = stage;
         let queue = queue(Concurrency::new(1), 99);
         let (here, woken) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
@@ -963,7 +1209,11 @@ mod cancelled {
         });
         let next = Task::new(sender.send(item()));
         drop(writer);
-        assert_eq!(Arc::strong_count(&here), 2 + receiver.len(), "{stage}: the item is gone");
+        assert_eq!(
+            Arc::strong_count(&here),
+            2 + receiver.len(),
+            "{stage}: the item is gone"
+        );
         let mut next = next;
         let mut polled = next.is_pending();
         while polled && woken.fetch_add(1, Ordering::Relaxed) < 9 {
@@ -973,7 +1223,11 @@ mod cancelled {
         }
         assert!(!polled, "{stage}");
         drop((next, receiver));
-        assert_eq!((Arc::strong_count(&here), available(&queue)), (1, 1), "{stage}");
+        assert_eq!(
+            (Arc::strong_count(&here), available(&queue)),
+            (1, 1),
+            "{stage}"
+        );
         assert_eq!(queue.counts().waiters, 0);
     }
 
@@ -1049,11 +1303,17 @@ mod cancelled {
         let (sender, receiver) = numbers(&queue, 5);
         drop(Task::new(receiver.recv()));
         drop(Task::waiting(receiver.recv()));
-        let (first, second) = (Task::waiting(receiver.recv()), Task::waiting(receiver.recv_leased()));
+        let (first, second) = (
+            Task::waiting(receiver.recv()),
+            Task::waiting(receiver.recv_leased()),
+        );
         assert_eq!(sender.try_send(3), Ok(()));
         assert_eq!((first.wakes(), second.wakes()), (1, 0));
         drop(first);
-        assert_eq!((second.wakes(), receiver.len(), available(&queue)), (1, 1, 6));
+        assert_eq!(
+            (second.wakes(), receiver.len(), available(&queue)),
+            (1, 1, 6)
+        );
         drop(second);
         assert_eq!(receiver.try_recv(), Ok(3));
         all_is_back(&sender, &receiver, &queue, (5, 9));
@@ -1090,14 +1350,20 @@ mod panicking {
         let queue = queue(Concurrency::new(3), 99);
         let here = Arc::new(());
         let (sender, receiver) = channel(&queue, places(3), |_: &Loud| 1);
-        let item = |is| Loud { is, _one_more: Item(Arc::clone(&here)) };
+        let item = |is| Loud {
+            is,
+            _one_more: Item(Arc::clone(&here)),
+        };
         assert!(sender.try_send(item(true)).is_ok());
         panics(|| drop(receiver.try_recv()));
         assert_eq!(available(&queue), 3);
         for is in [false, true, false] {
             assert!(sender.try_send(item(is)).is_ok());
         }
-        assert!(matches!(sender.try_send(item(false)), Err(TrySendError::Full(_))), "three places");
+        assert!(
+            matches!(sender.try_send(item(false)), Err(TrySendError::Full(_))),
+            "three places"
+        );
         let waits = Task::waiting(sender.send(item(false)));
         panics(|| drop(receiver));
         assert_eq!(
@@ -1113,7 +1379,10 @@ mod panicking {
         for stage in 0..4 {
             let queue = queue(Concurrency::new(1), 99);
             let (sender, receiver) = channel(&queue, places(1), |_: &Loud| 1);
-            let item = |is| Loud { is, _one_more: Item(Arc::default()) };
+            let item = |is| Loud {
+                is,
+                _one_more: Item(Arc::default()),
+            };
             assert!(sender.try_send(item(false)).is_ok());
             let mut waits = Task::waiting(sender.send(item(true)));
             let mut lease = (stage > 0).then(|| now(receiver.recv_leased()).unwrap());
@@ -1123,8 +1392,15 @@ mod panicking {
             }
             panics(|| drop(waits));
             drop((lease, receiver.try_recv()));
-            assert_eq!((queue.counts().waiters, available(&queue)), (0, 1), "{stage}");
-            assert!(sender.try_send(item(false)).is_ok(), "{stage}: a place is lost");
+            assert_eq!(
+                (queue.counts().waiters, available(&queue)),
+                (0, 1),
+                "{stage}"
+            );
+            assert!(
+                sender.try_send(item(false)).is_ok(),
+                "{stage}: a place is lost"
+            );
         }
     }
 
@@ -1179,7 +1455,8 @@ mod panicking {
         let (sender, receiver) = numbers(&queue, 2);
         let mut reader = Task::new(receiver.recv());
         assert!(reader.poll_with(&panics_when_woken()).is_pending());
-        // The list that the channel crate keeps of its readers would not get over it, as this one leaves.
+        // The list that the channel crate keeps of its readers would not get over it, as this one
+        // leaves.
         reader.leak();
         panics(|| sender.try_send(1));
         // It has been sent: what has panicked is on the other side.
@@ -1194,7 +1471,8 @@ mod panicking {
             let (sender, receiver) = numbers(&queue, 2);
             assert_eq!(now(sender.send(1)), Ok(()));
             let panics_when_woken = panics_when_woken();
-            let (mut for_permits, mut for_room) = (Task::new(sender.send(2)), Task::new(sender.send(3)));
+            let (mut for_permits, mut for_room) =
+                (Task::new(sender.send(2)), Task::new(sender.send(3)));
             if loud_waits_for_room {
                 assert!(for_permits.is_pending());
                 assert!(for_room.poll_with(&panics_when_woken).is_pending());
@@ -1203,10 +1481,17 @@ mod panicking {
                 assert!(for_room.is_pending());
             }
             panics(|| sender.close());
-            assert_eq!(for_permits.wakes() + for_room.wakes(), 1, "the other one: {loud_waits_for_room}");
+            assert_eq!(
+                for_permits.wakes() + for_room.wakes(),
+                1,
+                "the other one: {loud_waits_for_room}"
+            );
             assert_eq!(for_permits.outcome(), Err(SendError::Closed(2)));
             assert_eq!(for_room.outcome(), Err(SendError::Closed(3)));
-            assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(1), Err(TryRecvError::Closed)));
+            assert_eq!(
+                (receiver.try_recv(), receiver.try_recv()),
+                (Ok(1), Err(TryRecvError::Closed))
+            );
             assert_eq!(available(&queue), 2);
         }
     }
@@ -1219,7 +1504,8 @@ mod panicking {
         assert!(reader.poll_with(&panics_when_woken()).is_pending());
         reader.leak();
         let held = queue.try_acquire(1).unwrap();
-        let (for_permits, for_room) = (Task::waiting(sender.send(1)), Task::waiting(sender.send(0)));
+        let (for_permits, for_room) =
+            (Task::waiting(sender.send(1)), Task::waiting(sender.send(0)));
         panics(|| sender.close());
         assert_eq!((for_permits.wakes(), for_room.wakes()), (1, 1));
         assert_eq!(for_permits.outcome(), Err(SendError::Closed(1)));
@@ -1239,7 +1525,11 @@ mod panicking {
         let mut loud = Task::new(sender.send(Item(Arc::clone(&here))));
         assert!(loud.poll_with(&panics_when_woken()).is_pending());
         panics(|| drop(receiver));
-        assert_eq!((available(&queue), Arc::strong_count(&here)), (2, 2), "the permits are back");
+        assert_eq!(
+            (available(&queue), Arc::strong_count(&here)),
+            (2, 2),
+            "the permits are back"
+        );
         assert!(matches!(loud.outcome(), Err(SendError::Closed(_))));
     }
 }
@@ -1247,7 +1537,8 @@ mod panicking {
 mod pointers {
     use super::*;
 
-    static FOR_EVER: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    static FOR_EVER: Queue<Concurrency, ManualClock> =
+        Queue::new(Concurrency::new(1), ManualClock::new(), 9);
 
     #[test]
     fn to_a_static_queue() {
@@ -1289,7 +1580,10 @@ mod pointers {
         let (bob, from_bob) = channel(queue.key("bob"), places(2), PerItem);
         assert_eq!((alice.try_send(1), bob.try_send(2)), (Ok(()), Ok(())));
         let mut waits = Task::waiting(alice.send(3));
-        assert!(matches!(bob.try_send(4), Err(TrySendError::Denied { item: 4, .. })));
+        assert!(matches!(
+            bob.try_send(4),
+            Err(TrySendError::Denied { item: 4, .. })
+        ));
         assert_eq!(from_bob.try_recv(), Ok(2));
         assert!(waits.is_pending(), "its own key's");
         assert_eq!(from_alice.try_recv(), Ok(1));
@@ -1298,7 +1592,11 @@ mod pointers {
         assert_eq!(queue.key("alice").available_at(START), 1);
         // That owns the table.
         let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table(), Hand::new(), 99));
-        let (alice, from_alice) = channel(QueueKey::new(Arc::clone(&queue), "alice"), places(2), PerItem);
+        let (alice, from_alice) = channel(
+            QueueKey::new(Arc::clone(&queue), "alice"),
+            places(2),
+            PerItem,
+        );
         assert_eq!(alice.try_send(1), Ok(()));
         let waits = Task::waiting(alice.send(2));
         assert_eq!(from_alice.try_recv(), Ok(1));
@@ -1326,24 +1624,43 @@ mod says {
 
     #[test]
     fn why_and_gives_the_item_back() {
-        let denied = Denied::Exhausted { now: START, permits: 1 };
+        let denied = Denied::Exhausted {
+            now: START,
+            permits: 1,
+        };
         let rejected = closed(1);
         let refused = Refused { item: 3, rejected };
         assert_eq!(
-            [TrySendError::Full(1), TrySendError::Closed(2), TrySendError::Denied { item: 3, denied }]
-                .map(TrySendError::into_item),
+            [
+                TrySendError::Full(1),
+                TrySendError::Closed(2),
+                TrySendError::Denied { item: 3, denied }
+            ]
+            .map(TrySendError::into_item),
             [1, 2, 3]
         );
-        assert_eq!([SendError::Closed(2), SendError::Refused(refused)].map(SendError::into_item), [2, 3]);
+        assert_eq!(
+            [SendError::Closed(2), SendError::Refused(refused)].map(SendError::into_item),
+            [2, 3]
+        );
         assert_eq!(TrySendError::Full(1).to_string(), "the channel is full");
-        assert_eq!(TrySendError::Closed(1).to_string(), SendError::Closed(1).to_string());
+        assert_eq!(
+            TrySendError::Closed(1).to_string(),
+            SendError::Closed(1).to_string()
+        );
         assert_eq!(
             TrySendError::Denied { item: 3, denied }.to_string(),
             format!("an item is denied: {denied}")
         );
         assert_eq!(SendError::Refused(refused).to_string(), refused.to_string());
-        assert_eq!(refused.to_string(), format!("an item is refused: {rejected}"));
-        assert_ne!(TryRecvError::Empty.to_string(), TryRecvError::Closed.to_string());
+        assert_eq!(
+            refused.to_string(),
+            format!("an item is refused: {rejected}")
+        );
+        assert_ne!(
+            TryRecvError::Empty.to_string(),
+            TryRecvError::Closed.to_string()
+        );
     }
 
     #[test]
@@ -1353,13 +1670,28 @@ mod says {
         }
         let item = || Item(Arc::default());
         errors(&SendError::Closed(item()), "Closed");
-        let refused = || Refused { item: item(), rejected: closed(1) };
+        let refused = || Refused {
+            item: item(),
+            rejected: closed(1),
+        };
         errors(&refused(), "Refused { rejected: Closed { permits: 1 }");
-        errors(&SendError::Refused(refused()), "Refused(Refused { rejected: Closed { permits: 1 }");
+        errors(
+            &SendError::Refused(refused()),
+            "Refused(Refused { rejected: Closed { permits: 1 }",
+        );
         errors(&TrySendError::Full(item()), "Full");
         errors(&TrySendError::Closed(item()), "Closed");
-        let denied = Denied::Exhausted { now: START, permits: 1 };
-        errors(&TrySendError::Denied { item: item(), denied }, "Denied { denied: Exhausted");
+        let denied = Denied::Exhausted {
+            now: START,
+            permits: 1,
+        };
+        errors(
+            &TrySendError::Denied {
+                item: item(),
+                denied,
+            },
+            "Denied { denied: Exhausted",
+        );
     }
 
     #[test]
@@ -1369,6 +1701,9 @@ mod says {
         let permit = now(sender.reserve(5)).unwrap();
         assert_eq!(format!("{permit:?}"), "Permit { permits: 5, .. }");
         permit.send(1).unwrap();
-        assert_eq!(format!("{sender:?} {receiver:?}"), "Sender { items: 1, .. } Receiver { items: 1, .. }");
+        assert_eq!(
+            format!("{sender:?} {receiver:?}"),
+            "Sender { items: 1, .. } Receiver { items: 1, .. }"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! No writer's wait allocates, for room or for permits, whatever comes of it: a counting allocator watches.
+//! No writer's wait allocates, for room or for permits, whatever comes of it: a counting allocator
+//! watches.
 #![cfg(feature = "channel")]
 
 #[path = "../../core/tests/support/allocations.rs"]
@@ -33,7 +34,10 @@ fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
     receiver.try_recv().unwrap();
     let count = allocations(|| {
         // At once.
-        assert!(matches!(poll(&mut pin!(sender.send(1))), Poll::Ready(Ok(()))));
+        assert!(matches!(
+            poll(&mut pin!(sender.send(1))),
+            Poll::Ready(Ok(()))
+        ));
         assert_eq!(sender.try_send(1), Ok(()));
         assert_eq!(sender.try_send(1), Err(TrySendError::Full(1)));
         // For room, then for permits; polled anew; given up.
@@ -42,16 +46,32 @@ fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
         assert!(poll(&mut first).is_pending() && poll(&mut pin!(sender.send(1))).is_pending());
         assert_eq!(receiver.try_recv(), Ok(1));
         assert!(poll(&mut first).is_pending() && poll(&mut first).is_pending());
-        assert!(matches!(poll(&mut pin!(receiver.recv())), Poll::Ready(Some(1))));
+        assert!(matches!(
+            poll(&mut pin!(receiver.recv())),
+            Poll::Ready(Some(1))
+        ));
         assert!(matches!(poll(&mut first), Poll::Ready(Ok(()))));
         assert!(poll(&mut second).is_pending());
-        assert!(matches!(poll(&mut pin!(sender.send(5))), Poll::Pending), "no room");
-        let Poll::Ready(Some((2, lease))) = poll(&mut pin!(receiver.recv_leased())) else { panic!("sent") };
-        assert!(matches!(poll(&mut pin!(sender.send(5))), Poll::Ready(Err(SendError::Refused(_)))));
+        assert!(
+            matches!(poll(&mut pin!(sender.send(5))), Poll::Pending),
+            "no room"
+        );
+        let Poll::Ready(Some((2, lease))) = poll(&mut pin!(receiver.recv_leased())) else {
+            panic!("sent")
+        };
+        assert!(matches!(
+            poll(&mut pin!(sender.send(5))),
+            Poll::Ready(Err(SendError::Refused(_)))
+        ));
         drop(lease);
-        let Poll::Ready(Ok(permit)) = poll(&mut second) else { panic!("released") };
+        let Poll::Ready(Ok(permit)) = poll(&mut second) else {
+            panic!("released")
+        };
         assert_eq!(permit.send(1), Ok(()));
-        assert!(matches!(sender.try_send(2), Err(TrySendError::Denied { .. })));
+        assert!(matches!(
+            sender.try_send(2),
+            Err(TrySendError::Denied { .. })
+        ));
         assert_eq!(receiver.try_recv(), Ok(1));
     });
     assert_eq!(count, 0);
@@ -63,12 +83,16 @@ fn the_end_of_a_wait_does_not_allocate() {
     let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), |n: &u32| *n);
     let held = queue.try_acquire(1).unwrap();
     let (mut for_permits, mut for_room) = (pin!(sender.send(1)), pin!(sender.send(2)));
-    let mut waits = || assert!(poll(&mut for_permits).is_pending() && poll(&mut for_room).is_pending());
+    let mut waits =
+        || assert!(poll(&mut for_permits).is_pending() && poll(&mut for_room).is_pending());
     assert_eq!(allocations(&mut waits), 0);
     // The channel crate makes, once, what it wakes those with who wait for the end.
     receiver.close();
     let count = allocations(|| {
-        assert_eq!(poll(&mut for_permits), Poll::Ready(Err(SendError::Closed(1))));
+        assert_eq!(
+            poll(&mut for_permits),
+            Poll::Ready(Err(SendError::Closed(1)))
+        );
         assert_eq!(poll(&mut for_room), Poll::Ready(Err(SendError::Closed(2))));
         drop(held);
         assert_eq!(queue.available(), 1);

@@ -1,6 +1,8 @@
-//! Nothing is lost in a channel, whatever is given up, closed, dropped, or panics: no item, no place, no permit, no wake-up.
+//! Nothing is lost in a channel, whatever is given up, closed, dropped, or panics: no item, no
+//! place, no permit, no wake-up.
 //!
-//! Random steps beside a plain model, which says after each of them what is where, who is woken, and how often; and threads that do the same for a second.
+//! Random steps beside a plain model, which says after each of them what is where, who is woken,
+//! and how often; and threads that do the same for a second.
 #![cfg(feature = "channel")]
 
 mod support;
@@ -56,7 +58,13 @@ struct Item {
 impl Item {
     fn new(writer: usize, number: u64, weight: u32, loud: bool, here: &Arc<AtomicU64>) -> Self {
         here.fetch_add(1, Ordering::Relaxed);
-        Self { writer, number, weight, loud, here: Arc::clone(here) }
+        Self {
+            writer,
+            number,
+            weight,
+            loud,
+            here: Arc::clone(here),
+        }
     }
 }
 
@@ -86,7 +94,11 @@ impl Weight<Item> for Says {
 fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(outcome) => Some(outcome),
-        Err(panic) if panic.is::<&str>() && *panic.downcast_ref::<&str>().unwrap() == "on purpose" => None,
+        Err(panic)
+            if panic.is::<&str>() && *panic.downcast_ref::<&str>().unwrap() == "on purpose" =>
+        {
+            None
+        }
         Err(panic) => resume_unwind(panic),
     }
 }
@@ -97,9 +109,11 @@ mod model {
 
     type Shared = Arc<Queue<Concurrency, Hand>>;
     type Write = core::pin::Pin<Box<dyn Future<Output = Result<(), SendError<Item>>>>>;
-    /// What it reads, and the side that it reads with: if that panicked as it is dropped in there, what was read would not be.
-    type Read =
-        core::pin::Pin<Box<dyn Future<Output = (Option<(Item, Lease<Shared>)>, Receiver<Item, Shared>)>>>;
+    /// What it reads, and the side that it reads with: if that panicked as it is dropped in there,
+    /// what was read would not be.
+    type Read = core::pin::Pin<
+        Box<dyn Future<Output = (Option<(Item, Lease<Shared>)>, Receiver<Item, Shared>)>>,
+    >;
 
     const LIMIT: u32 = 5;
 
@@ -182,7 +196,10 @@ mod model {
         }
 
         fn writer(&mut self, number: u64) -> &mut Writer {
-            self.writers.iter_mut().find(|writer| writer.number == number).expect("waits")
+            self.writers
+                .iter_mut()
+                .find(|writer| writer.number == number)
+                .expect("waits")
         }
 
         fn wake(&mut self, number: u64, at: At) {
@@ -224,7 +241,8 @@ mod model {
             }
             self.room.clear();
             for writer in &mut self.writers {
-                writer.wakes += usize::from(matches!(writer.at, At::Room | At::Permits | At::HasPermits));
+                writer.wakes +=
+                    usize::from(matches!(writer.at, At::Room | At::Permits | At::HasPermits));
             }
         }
 
@@ -262,12 +280,18 @@ mod model {
         fn item(&mut self) -> Item {
             self.next += 1;
             let loud = self.random.one_in(40);
-            let weight = if self.random.one_in(30) { LIMIT + 1 } else { self.random.below(4) as u32 };
+            let weight = if self.random.one_in(30) {
+                LIMIT + 1
+            } else {
+                self.random.below(4) as u32
+            };
             Item::new(0, self.next, weight, loud, &self.here)
         }
 
         fn start(&mut self) {
-            let Some(sender) = self.sender.clone() else { return };
+            let Some(sender) = self.sender.clone() else {
+                return;
+            };
             let (item, reserves) = (self.item(), self.random.one_in(3));
             let (number, weight) = (item.number, item.weight);
             let go = Arc::new(AtomicBool::new(false));
@@ -283,7 +307,13 @@ mod model {
                         return Err(SendError::Refused(Refused { item, rejected }));
                     }
                 };
-                let gone = || if gone.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending };
+                let gone = || {
+                    if gone.load(Ordering::Relaxed) {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
+                };
                 poll_fn(|_| gone()).await;
                 permit.send(item)
             });
@@ -291,13 +321,29 @@ mod model {
             let loud = self.writers.iter().all(|writer| !writer.loud) && self.random.one_in(10);
             let at = At::Start;
             let task = Task::new(task);
-            self.writers.push(Writer { at, number, weight, wakes: 0, reserves, go, loud, task });
+            self.writers.push(Writer {
+                at,
+                number,
+                weight,
+                wakes: 0,
+                reserves,
+                go,
+                loud,
+                task,
+            });
             self.poll(self.writers.len() - 1);
         }
 
         /// What comes of a writer that is polled: pending, or sent, or why not.
         fn expect(&mut self, place: usize) -> Option<Result<(), SendError<()>>> {
-            let Writer { at, number, weight, reserves, ref go, .. } = self.writers[place];
+            let Writer {
+                at,
+                number,
+                weight,
+                reserves,
+                ref go,
+                ..
+            } = self.writers[place];
             let go = go.load(Ordering::Relaxed);
             let mut at = at;
             if matches!(at, At::Start | At::Room) && self.closed {
@@ -319,7 +365,10 @@ mod model {
             if at == At::HasPlace {
                 if weight > LIMIT {
                     self.writers[place].at = At::HasPlace;
-                    let rejected = Rejected::ExceedsCapacity { permits: weight, capacity: LIMIT };
+                    let rejected = Rejected::ExceedsCapacity {
+                        permits: weight,
+                        capacity: LIMIT,
+                    };
                     return Some(Err(SendError::Refused(Refused { item: (), rejected })));
                 }
                 if weight == 0 || self.line.is_empty() && weight <= self.permits {
@@ -340,7 +389,11 @@ mod model {
             if reserves && !go {
                 return None;
             }
-            Some(if self.closed { Err(SendError::Closed(())) } else { Ok(()) })
+            Some(if self.closed {
+                Err(SendError::Closed(()))
+            } else {
+                Ok(())
+            })
         }
 
         fn poll(&mut self, place: usize) {
@@ -370,17 +423,24 @@ mod model {
                     let (outcome, item) = match outcome {
                         Ok(()) => (Ok(()), None),
                         Err(SendError::Closed(item)) => (Err(SendError::Closed(())), Some(item)),
-                        Err(SendError::Refused(Refused { item, rejected })) => {
-                            (Err(SendError::Refused(Refused { item: (), rejected })), Some(item))
-                        }
+                        Err(SendError::Refused(Refused { item, rejected })) => (
+                            Err(SendError::Refused(Refused { item: (), rejected })),
+                            Some(item),
+                        ),
                     };
                     assert_eq!(outcome, expected);
-                    assert!(item.as_ref().is_none_or(|item| item.number == self.writers[place].number));
+                    assert!(
+                        item.as_ref()
+                            .is_none_or(|item| item.number == self.writers[place].number)
+                    );
                     self.panicked += u64::from(caught(|| drop(item)).is_none());
                     outcome
                 }
                 (outcome, expected) => {
-                    panic!("{:?} is {outcome:?} instead of {expected:?}", self.writers[place].at)
+                    panic!(
+                        "{:?} is {outcome:?} instead of {expected:?}",
+                        self.writers[place].at
+                    )
                 }
             };
             let writer = self.writers.swap_remove(place);
@@ -400,7 +460,9 @@ mod model {
         }
 
         fn try_send(&mut self) {
-            let Some(sender) = self.sender.clone() else { return };
+            let Some(sender) = self.sender.clone() else {
+                return;
+            };
             let mut item = self.item();
             if self.random.one_in(30) {
                 item.weight = u32::MAX;
@@ -419,9 +481,9 @@ mod model {
                     Err(TrySendError::Denied { denied, .. }) => Some(denied),
                     _ => None,
                 };
-                denied
-                    .is_some_and(|denied| weight <= LIMIT || matches!(denied, Denied::ExceedsCapacity { .. }))
-                    || weight > LIMIT && denied.is_some()
+                denied.is_some_and(|denied| {
+                    weight <= LIMIT || matches!(denied, Denied::ExceedsCapacity { .. })
+                }) || weight > LIMIT && denied.is_some()
             } else {
                 assert!(outcome.is_ok(), "{outcome:?}");
                 self.free -= 1;
@@ -435,7 +497,9 @@ mod model {
 
         /// An item that is read at once, or why not.
         fn try_recv(&mut self) {
-            let Some(receiver) = self.receiver.clone() else { return };
+            let Some(receiver) = self.receiver.clone() else {
+                return;
+            };
             let expected = self.items.front().copied();
             match caught(|| receiver.try_recv()) {
                 Some(Ok(item)) => {
@@ -443,7 +507,11 @@ mod model {
                     self.panicked += u64::from(caught(|| drop(item)).is_none());
                 }
                 Some(Err(why)) => {
-                    let told = if self.closed { TryRecvError::Closed } else { TryRecvError::Empty };
+                    let told = if self.closed {
+                        TryRecvError::Closed
+                    } else {
+                        TryRecvError::Empty
+                    };
                     return assert_eq!((expected, why), (None, told));
                 }
                 // A writer's waker: the item is gone.
@@ -485,12 +553,17 @@ mod model {
         }
 
         fn start_reading(&mut self) {
-            let Some(receiver) = self.receiver.clone() else { return };
+            let Some(receiver) = self.receiver.clone() else {
+                return;
+            };
             let read: Read = Box::pin(async move {
                 let read = receiver.recv_leased().await;
                 (read, receiver)
             });
-            self.readers.push(Reader { seen: 0, task: Task::new(read) });
+            self.readers.push(Reader {
+                seen: 0,
+                task: Task::new(read),
+            });
             self.read(self.readers.len() - 1);
         }
 
@@ -556,10 +629,20 @@ mod model {
                 assert_eq!(receiver.len(), self.items.len());
             }
             // What is there, or the end, is known to somebody who is to look.
-            let woken = self.readers.iter().filter(|reader| reader.task.wakes() > reader.seen).count();
-            let to_look =
-                if self.closed { self.readers.len() } else { self.items.len().min(self.readers.len()) };
-            assert!(woken >= to_look, "{woken} readers are to look, of {to_look}");
+            let woken = self
+                .readers
+                .iter()
+                .filter(|reader| reader.task.wakes() > reader.seen)
+                .count();
+            let to_look = if self.closed {
+                self.readers.len()
+            } else {
+                self.items.len().min(self.readers.len())
+            };
+            assert!(
+                woken >= to_look,
+                "{woken} readers are to look, of {to_look}"
+            );
             let held: u32 = self.leases.iter().map(Lease::permits).sum::<u32>()
                 + self.items.iter().map(|(_, weight)| weight).sum::<u32>()
                 + self
@@ -597,10 +680,19 @@ mod model {
                 for _ in 0..self.capacity {
                     assert!(sender.try_send(nothing()).is_ok(), "a place is lost");
                 }
-                assert!(matches!(sender.try_send(nothing()), Err(TrySendError::Full(_))));
+                assert!(matches!(
+                    sender.try_send(nothing()),
+                    Err(TrySendError::Full(_))
+                ));
             }
             drop((self.sender, self.receiver));
-            assert_eq!((self.here.load(Ordering::Relaxed), Arc::strong_count(&self.queue)), (0, 1));
+            assert_eq!(
+                (
+                    self.here.load(Ordering::Relaxed),
+                    Arc::strong_count(&self.queue)
+                ),
+                (0, 1)
+            );
             self.panicked
         }
     }
@@ -608,7 +700,11 @@ mod model {
     #[test]
     fn each_is_where_a_plain_model_says_and_is_woken_as_often() {
         let mut panicked = 0;
-        for seed in 1..if cfg!(debug_assertions) { 1_500 } else { 10_000 } {
+        for seed in 1..if cfg!(debug_assertions) {
+            1_500
+        } else {
+            10_000
+        } {
             let mut model = Model::new(seed);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 for _ in 0..200 {
@@ -625,7 +721,8 @@ mod model {
         assert!(panicked > 1_000, "it was about something: {panicked}");
     }
 
-    /// What a rate let through by any time is within it, whoever gives up, and nobody waits for tokens that are there.
+    /// What a rate let through by any time is within it, whoever gives up, and nobody waits for
+    /// tokens that are there.
     #[test]
     fn a_rate_lets_through_what_it_says_whoever_gives_up() {
         const BURST: u64 = 3;
@@ -666,9 +763,15 @@ mod model {
                 });
                 assert!(sent <= BURST + seconds, "{seed}: {sent} by {seconds} s");
                 let waiting = queue.counts().waiters;
-                assert!(waiting == 0 || available(&queue) < 2, "{seed}: tokens are there");
+                assert!(
+                    waiting == 0 || available(&queue) < 2,
+                    "{seed}: tokens are there"
+                );
                 let full = receiver.len() + waiting as usize >= places.get() as usize;
-                assert!(full || writers.len() <= waiting as usize, "{seed}: room is there");
+                assert!(
+                    full || writers.len() <= waiting as usize,
+                    "{seed}: room is there"
+                );
             }
             // All get through in the end, as they are read.
             while !writers.is_empty() {
@@ -709,12 +812,14 @@ mod threads {
     impl Seen {
         fn caught<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
             let outcome = caught(f);
-            self.panicked.fetch_add(u64::from(outcome.is_none()), Ordering::Relaxed);
+            self.panicked
+                .fetch_add(u64::from(outcome.is_none()), Ordering::Relaxed);
             outcome
         }
     }
 
-    /// Until it is ready, or has been polled as often as it may be; its waker may panic, once it has woken.
+    /// Until it is ready, or has been polled as often as it may be; its waker may panic, once it
+    /// has woken.
     fn run<T>(future: impl Future<Output = T>, polls: usize, loud: bool) -> Option<T> {
         let mut future = pin!(future);
         let mut polled = 0;
@@ -754,7 +859,11 @@ mod threads {
         writer: usize,
         random: &mut Random,
     ) {
-        let mut to_close = if random.one_in(3) { random.below(100) } else { usize::MAX };
+        let mut to_close = if random.one_in(3) {
+            random.below(100)
+        } else {
+            usize::MAX
+        };
         for number in 0..100 {
             let weight = match random.below(60) {
                 0 => LIMIT + 1,
@@ -762,18 +871,29 @@ mod threads {
                 _ => random.below(4) as u32,
             };
             let item = Item::new(writer, number, weight, random.one_in(30), here);
-            let (polls, loud) =
-                (if random.one_in(3) { 1 + random.below(3) } else { usize::MAX }, random.one_in(8));
+            let (polls, loud) = (
+                if random.one_in(3) {
+                    1 + random.below(3)
+                } else {
+                    usize::MAX
+                },
+                random.one_in(8),
+            );
             let outcome = seen.caught(|| match random.below(4) {
-                0 => sender.try_send(item).map_err(|error| drop(error.into_item())).is_ok(),
+                0 => sender
+                    .try_send(item)
+                    .map_err(|error| drop(error.into_item()))
+                    .is_ok(),
                 1 => {
                     let weight = weight.min(LIMIT);
                     let permit = run(sender.reserve(weight), polls, loud);
-                    seen.given_up.fetch_add(u64::from(permit.is_none()), Ordering::Relaxed);
+                    seen.given_up
+                        .fetch_add(u64::from(permit.is_none()), Ordering::Relaxed);
                     match permit {
-                        Some(Ok(permit)) if !random.one_in(4) => {
-                            permit.send(item).map_err(|error| drop(error.into_item())).is_ok()
-                        }
+                        Some(Ok(permit)) if !random.one_in(4) => permit
+                            .send(item)
+                            .map_err(|error| drop(error.into_item()))
+                            .is_ok(),
                         _ => false,
                     }
                 }
@@ -804,13 +924,27 @@ mod threads {
         let mut last = [None; WRITERS];
         let mut got = |item: &Item, lease: Option<&Lease<Shared>>| {
             assert!(lease.is_none_or(|lease| item.weight.min(LIMIT) == lease.permits()));
-            assert!(last[item.writer] < Some(item.number), "in the order of its writer");
+            assert!(
+                last[item.writer] < Some(item.number),
+                "in the order of its writer"
+            );
             last[item.writer] = Some(item.number);
-            assert!(seen.read.lock().unwrap().insert((item.writer, item.number)), "read twice");
+            assert!(
+                seen.read.lock().unwrap().insert((item.writer, item.number)),
+                "read twice"
+            );
         };
-        let leaves_after = if random.one_in(4) { random.below(50) } else { usize::MAX };
+        let leaves_after = if random.one_in(4) {
+            random.below(50)
+        } else {
+            usize::MAX
+        };
         for _ in 0..leaves_after {
-            let polls = if random.one_in(4) { 1 + random.below(3) } else { usize::MAX };
+            let polls = if random.one_in(4) {
+                1 + random.below(3)
+            } else {
+                usize::MAX
+            };
             let closed = seen.caught(|| match random.below(3) {
                 0 => match receiver.try_recv() {
                     Ok(item) => {
@@ -856,7 +990,11 @@ mod threads {
         let (seen, here) = (Seen::default(), Arc::default());
         let places = NonZero::new(1 + random.below(5) as u32).unwrap();
         let (sender, receiver) = channel(Arc::clone(queue), places, Says);
-        let outside = run(portcullis_async::Acquire::new(Arc::clone(queue), 1, 1), usize::MAX, false);
+        let outside = run(
+            portcullis_async::Acquire::new(Arc::clone(queue), 1, 1),
+            usize::MAX,
+            false,
+        );
         thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let (sender, seen, here) = (sender.clone(), &seen, &here);
@@ -877,7 +1015,10 @@ mod threads {
             let _ = seen.caught(|| drop(outside));
         });
         assert_eq!(here.load(Ordering::Relaxed), 0, "each item has gone");
-        assert_eq!((queue.counts().waiters, queue.available()), (0, LIMIT.into()));
+        assert_eq!(
+            (queue.counts().waiters, queue.available()),
+            (0, LIMIT.into())
+        );
         seen
     }
 
@@ -886,7 +1027,11 @@ mod threads {
         let seed = Arc::new(AtomicU64::new(0));
         let now_at = Arc::clone(&seed);
         let runs = thread::spawn(move || {
-            let queue: Shared = Arc::new(Queue::new(Concurrency::new(LIMIT), ManualClock::new(), u64::MAX));
+            let queue: Shared = Arc::new(Queue::new(
+                Concurrency::new(LIMIT),
+                ManualClock::new(),
+                u64::MAX,
+            ));
             let start = Instant::now();
             let (mut sent, mut given_up, mut panicked, mut refused) = (0, 0, 0, 0);
             while start.elapsed() < time {
@@ -898,14 +1043,21 @@ mod threads {
                 panicked += seen.panicked.into_inner();
                 refused += seen.refused.into_inner();
             }
-            assert!(sent > 0 && given_up > 0 && panicked > 0 && refused > 0, "it was about something");
+            assert!(
+                sent > 0 && given_up > 0 && panicked > 0 && refused > 0,
+                "it was about something"
+            );
             println!("{sent} sent, {refused} not, {given_up} given up, {panicked} panicked");
             let _ = done.send(());
         });
         // A thread that has panicked drops `done`.
         let ended = ended.recv_timeout(time + Duration::from_mins(1));
         let round = seed.load(Ordering::Relaxed);
-        assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "asleep in round {round}");
+        assert_ne!(
+            ended,
+            Err(mpsc::RecvTimeoutError::Timeout),
+            "asleep in round {round}"
+        );
         runs.join().expect("a thread found something");
     }
 

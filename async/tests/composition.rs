@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Next, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, QueueLimiter, Rate, Receipt, Replenishing, Retry,
-    Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, QueueLimiter, Rate, Receipt,
+    Replenishing, Retry, Timestamp, TokenBucket,
 };
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
@@ -30,7 +30,11 @@ impl Limiter for Switch {
         }
     }
     fn available_at(&self, _: Timestamp) -> u64 {
-        if self.on.load(Ordering::Relaxed) { u64::MAX } else { 0 }
+        if self.on.load(Ordering::Relaxed) {
+            u64::MAX
+        } else {
+            0
+        }
     }
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(SECOND)
@@ -48,13 +52,19 @@ fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
     assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(2)));
     queue.clock().advance(SECOND);
     queue.change(|switch| switch.on.store(true, Ordering::Relaxed));
-    assert_eq!((permits(one.outcome()), permits(other.outcome())), (Ok(1), Ok(7)));
+    assert_eq!(
+        (permits(one.outcome()), permits(other.outcome())),
+        (Ok(1), Ok(7))
+    );
     assert_eq!(queue.advance(), Next::Idle);
 }
 
 #[test]
 fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
-    let refused = |permits| Rejected::Refused { permits, retry: Retry::After(SECOND) };
+    let refused = |permits| Rejected::Refused {
+        permits,
+        retry: Retry::After(SECOND),
+    };
     let queue = queue(Switch::default(), 0);
     assert_eq!(permits(now(queue.acquire(3))), Err(refused(3)));
     let full = newest_first(Switch::default(), 1);
@@ -62,9 +72,15 @@ fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
     // Behind another one it is the queue that has no room.
     let behind = support::queue(Switch::default(), 1);
     let _head = Task::waiting(behind.acquire(1));
-    let no_room = Rejected::QueueFull { permits: 1, retry: Retry::After(SECOND) };
+    let no_room = Rejected::QueueFull {
+        permits: 1,
+        retry: Retry::After(SECOND),
+    };
     assert_eq!(permits(now(behind.acquire(1))), Err(no_room));
-    assert_eq!(refused(1).to_string(), "refused by the limiter, and the queue is full: 1 permits asked for");
+    assert_eq!(
+        refused(1).to_string(),
+        "refused by the limiter, and the queue is full: 1 permits asked for"
+    );
 }
 
 #[test]
@@ -75,7 +91,11 @@ fn those_behind_the_head_are_not_asked_for() {
     queue.clock().advance(SECOND);
     queue.advance();
     queue.change(|_| ());
-    assert_eq!(queue.change(|switch| switch.most.load(Ordering::Relaxed)), 1, "the head asks for 1");
+    assert_eq!(
+        queue.change(|switch| switch.most.load(Ordering::Relaxed)),
+        1,
+        "the head asks for 1"
+    );
 }
 
 /// Both a concurrency limit and a rate, as one limiter of one's own.
@@ -84,7 +104,10 @@ struct Both(Concurrency, TokenBucket);
 impl Limiter for Both {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let receipt = self.0.take_at(now, n)?;
-        self.1.take_at(now, n).inspect_err(|_| Limiter::release(&self.0, n)).map(|_| receipt)
+        self.1
+            .take_at(now, n)
+            .inspect_err(|_| Limiter::release(&self.0, n))
+            .map(|_| receipt)
     }
     fn release(&self, n: u32) {
         Limiter::release(&self.0, n);
@@ -96,7 +119,8 @@ impl Limiter for Both {
         Limiter::capacity(&self.0).min(self.1.capacity())
     }
     fn retry(&self, denied: Denied) -> Retry {
-        self.release_or_now(denied).longer(self.1.retry(denied), START)
+        self.release_or_now(denied)
+            .longer(self.1.retry(denied), START)
     }
 }
 
@@ -104,13 +128,23 @@ impl QueueLimiter for Both {}
 
 impl Both {
     fn release_or_now(&self, denied: Denied) -> Retry {
-        if denied.permits() <= self.0.available() { Retry::At(START) } else { Retry::OnRelease }
+        if denied.permits() <= self.0.available() {
+            Retry::At(START)
+        } else {
+            Retry::OnRelease
+        }
     }
 }
 
 #[test]
 fn both_a_release_and_the_time_can_be_what_is_waited_for() {
-    let queue = queue(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 2)), 99);
+    let queue = queue(
+        Both(
+            Concurrency::new(2),
+            TokenBucket::new(Rate::per_second(1), 2),
+        ),
+        99,
+    );
     let held = now(queue.acquire(2)).unwrap();
     let mut wait = Task::waiting(queue.acquire(1));
     queue.clock().set(Timestamp::from_millis(500));
@@ -125,7 +159,13 @@ fn both_a_release_and_the_time_can_be_what_is_waited_for() {
 
 #[test]
 fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
-    let queue = queue(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 2)), 99);
+    let queue = queue(
+        Both(
+            Concurrency::new(2),
+            TokenBucket::new(Rate::per_second(1), 2),
+        ),
+        99,
+    );
     let held = now(queue.acquire(2)).unwrap();
     let _wait = Task::waiting(queue.acquire(1));
     let mut driver = Task::new(queue.drive());
@@ -136,11 +176,18 @@ fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
 
 #[test]
 fn a_limiter_behind_a_pointer_can_be_waited_for_in_several_queues() {
-    let limit: Arc<dyn Replenishing + Send + Sync> = Arc::new(TokenBucket::new(Rate::per_second(1), 1));
+    let limit: Arc<dyn Replenishing + Send + Sync> =
+        Arc::new(TokenBucket::new(Rate::per_second(1), 1));
     let queues = [(); 2].map(|()| queue(Arc::clone(&limit), 9));
     let _held = now(queues[0].acquire(1)).unwrap();
-    let waits = queues.each_ref().map(|queue| Task::waiting(queue.acquire(1)));
-    for (queue, granted) in [(&queues[1], [0, 1]), (&queues[0], [0, 1]), (&queues[1], [0, 1])] {
+    let waits = queues
+        .each_ref()
+        .map(|queue| Task::waiting(queue.acquire(1)));
+    for (queue, granted) in [
+        (&queues[1], [0, 1]),
+        (&queues[0], [0, 1]),
+        (&queues[1], [0, 1]),
+    ] {
         queue.clock().set(Timestamp::from_secs(1));
         let _ = queue.advance();
         assert_eq!(waits.each_ref().map(Task::wakes), granted);
@@ -169,9 +216,17 @@ fn a_queue_is_one_limit_of_several() {
     assert_eq!((available(&slots), rate.available_at(START)), (1, 0));
     let wait = Task::waiting(slots.acquire(2));
     let denied = both.try_acquire_at(Timestamp::from_secs(1), 1).unwrap_err();
-    assert_eq!((denied.index, rate.available_at(Timestamp::from_secs(1))), (0, 1), "takes from all or none");
+    assert_eq!(
+        (denied.index, rate.available_at(Timestamp::from_secs(1))),
+        (0, 1),
+        "takes from all or none"
+    );
     drop(lease);
-    assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(2)), "its drop grants those who wait");
+    assert_eq!(
+        (wait.wakes(), permits(wait.outcome())),
+        (1, Ok(2)),
+        "its drop grants those who wait"
+    );
 }
 
 #[test]
@@ -193,7 +248,9 @@ fn what_a_refused_request_gave_back_is_granted() {
     let slots = queue(Concurrency::new(1), 9);
     let wait = Mutex::new(None);
     let refuses = Meanwhile(|| *wait.lock().unwrap() = Some(Task::waiting(slots.acquire(1))));
-    let denied = AllOf::new((&slots, &refuses)).try_acquire_at(START, 1).unwrap_err();
+    let denied = AllOf::new((&slots, &refuses))
+        .try_acquire_at(START, 1)
+        .unwrap_err();
     assert_eq!(denied.index, 1);
     let wait = wait.into_inner().unwrap().unwrap();
     assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(1)));
@@ -224,7 +281,13 @@ fn it_answers_as_the_limiter_within() {
 /// Three each second, and two at once: whichever is missing.
 #[test]
 fn several_limits_are_waited_for_as_one() {
-    let queue = queue(AllOf::new((TokenBucket::new(Rate::per_second(3), 3), Concurrency::new(2))), 99);
+    let queue = queue(
+        AllOf::new((
+            TokenBucket::new(Rate::per_second(3), 3),
+            Concurrency::new(2),
+        )),
+        99,
+    );
     let [one, two] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
     let [third, fourth] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
     assert_eq!(queue.advance(), Next::OnRelease);
@@ -232,8 +295,13 @@ fn several_limits_are_waited_for_as_one() {
     let third = third.outcome().unwrap();
     drop(two);
     // A permit is free, and no token.
-    assert_eq!(queue.advance(), Next::At(Timestamp::from_nanos(333_333_334)));
-    queue.clock().advance(core::time::Duration::from_millis(334));
+    assert_eq!(
+        queue.advance(),
+        Next::At(Timestamp::from_nanos(333_333_334))
+    );
+    queue
+        .clock()
+        .advance(core::time::Duration::from_millis(334));
     assert_eq!(queue.advance(), Next::Idle);
     let fourth = fourth.outcome().unwrap();
     queue.close();

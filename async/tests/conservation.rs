@@ -1,7 +1,10 @@
-//! Thousands who wait on a few threads, cancel at random, and lose nothing: no permit, no wake-up, no count.
+//! Thousands who wait on a few threads, cancel at random, and lose nothing: no permit, no wake-up,
+//! no count.
 //!
-//! Each thread is an executor of its own: it polls those who were woken, starts new ones, drops waits and leases as a random number says. In rounds, at the end of
-//! which all threads stand still, it is checked that nobody waits for what is free. At the end nothing is started any more, and all must end by the wake-ups alone.
+//! Each thread is an executor of its own: it polls those who were woken, starts new ones, drops
+//! waits and leases as a random number says. In rounds, at the end of which all threads stand
+//! still, it is checked that nobody waits for what is free. At the end nothing is started any more,
+//! and all must end by the wake-ups alone.
 
 use core::hint::spin_loop;
 use core::pin::{Pin, pin};
@@ -21,7 +24,11 @@ type Shared = Arc<Queue<Concurrency, ManualClock>>;
 
 const THREADS: usize = 4;
 /// Those who wait at once, of all threads.
-const WAITERS: usize = if cfg!(debug_assertions) { 2_000 } else { 10_000 };
+const WAITERS: usize = if cfg!(debug_assertions) {
+    2_000
+} else {
+    10_000
+};
 const ROUNDS: usize = if cfg!(debug_assertions) { 30 } else { 120 };
 const STEPS: usize = if cfg!(debug_assertions) { 2_000 } else { 8_000 };
 const LIMIT: u32 = 64;
@@ -98,8 +105,13 @@ impl Executor {
     }
 
     fn poll(&mut self, number: usize, first: bool) {
-        let Some(mut wait) = self.waits[number].take() else { return };
-        let waker = Waker::from(Arc::new(Ready { list: Arc::clone(&self.ready), number }));
+        let Some(mut wait) = self.waits[number].take() else {
+            return;
+        };
+        let waker = Waker::from(Arc::new(Ready {
+            list: Arc::clone(&self.ready),
+            number,
+        }));
         match wait.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 self.seen.waited += u64::from(first);
@@ -163,14 +175,20 @@ impl Executor {
             52..57 => self.cancel(number),
             // Unasked, with a new waker.
             57..60 => self.poll(number, false),
-            60 => self.leases.extend(Lease::try_acquire_at(Arc::clone(&self.queue), Timestamp::ZERO, 1)),
+            60 => self.leases.extend(Lease::try_acquire_at(
+                Arc::clone(&self.queue),
+                Timestamp::ZERO,
+                1,
+            )),
             61 => {
                 let counts = self.queue.counts();
                 assert!(counts.permits <= u64::from(MOST) * u64::from(counts.waiters));
             }
             62 => {
                 let limit = LIMIT - self.random.below(16) as u32;
-                self.queue.change(|limiter| limiter.set_limit(limit)).unwrap();
+                self.queue
+                    .change(|limiter| limiter.set_limit(limit))
+                    .unwrap();
             }
             _ => {
                 self.queue.advance();
@@ -181,7 +199,8 @@ impl Executor {
         }
     }
 
-    /// Ends what is there, without starting more: leases go, and who is woken is polled. Nobody is polled who was not woken.
+    /// Ends what is there, without starting more: leases go, and who is woken is polled. Nobody is
+    /// polled who was not woken.
     fn end(&mut self, watchdog: Instant) {
         while self.waits.iter().any(Option::is_some) {
             let ready = self.ready.lock().unwrap().pop_front();
@@ -203,7 +222,8 @@ impl Executor {
     }
 }
 
-/// Where all threads wait for each other; if one has panicked, the others do too, instead of waiting for ever.
+/// Where all threads wait for each other; if one has panicked, the others do too, instead of
+/// waiting for ever.
 #[derive(Default)]
 struct Meeting {
     arrived: AtomicUsize,
@@ -216,7 +236,10 @@ impl Meeting {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (arrived / THREADS + 1) * THREADS;
         while self.arrived.load(Ordering::Acquire) < all {
-            assert!(!self.failed.load(Ordering::Relaxed), "another thread found something");
+            assert!(
+                !self.failed.load(Ordering::Relaxed),
+                "another thread found something"
+            );
             thread::yield_now();
         }
         arrived + 1 == all
@@ -227,23 +250,32 @@ struct FailsLoudly<'m>(&'m Meeting);
 
 impl Drop for FailsLoudly<'_> {
     fn drop(&mut self) {
-        self.0.failed.fetch_or(thread::panicking(), Ordering::Relaxed);
+        self.0
+            .failed
+            .fetch_or(thread::panicking(), Ordering::Relaxed);
     }
 }
 
 /// While all stand still: nobody sleeps while permits are free for the one whose turn it is.
 fn stands_still(queue: &Shared) {
     let (counts, available) = (queue.counts(), queue.available_at(Timestamp::ZERO));
-    assert!(counts.waiters == 0 || available < MOST.into(), "{counts:?} while {available} are free");
+    assert!(
+        counts.waiters == 0 || available < MOST.into(),
+        "{counts:?} while {available} are free"
+    );
     if counts.waiters == 0 {
         assert_eq!(counts.permits, 0);
-        assert!(available == 0 || queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(), "the way is free");
+        assert!(
+            available == 0 || queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(),
+            "the way is free"
+        );
     }
 }
 
 fn nothing_is_lost(order: Order, max_permits: u64) {
-    let queue: Shared =
-        Arc::new(Queue::new(Concurrency::new(LIMIT), ManualClock::new(), max_permits).with_order(order));
+    let queue: Shared = Arc::new(
+        Queue::new(Concurrency::new(LIMIT), ManualClock::new(), max_permits).with_order(order),
+    );
     let meeting = Meeting::default();
     let seen = thread::scope(|scope| {
         let threads: Vec<_> = (1..=THREADS as u64)
@@ -251,7 +283,8 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
                 let (queue, meeting) = (&queue, &meeting);
                 scope.spawn(move || {
                     let _fails_loudly = FailsLoudly(meeting);
-                    let mut executor = Executor::new(queue, seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+                    let mut executor =
+                        Executor::new(queue, seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
                     for _ in 0..ROUNDS {
                         for _ in 0..STEPS {
                             executor.step();
@@ -276,15 +309,26 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
     });
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
-    assert_eq!(queue.available_at(Timestamp::ZERO), LIMIT.into(), "all permits are back");
+    assert_eq!(
+        queue.available_at(Timestamp::ZERO),
+        LIMIT.into(),
+        "all permits are back"
+    );
     assert_eq!(queue.change(Concurrency::in_use), 0);
     assert!(queue.try_acquire_at(Timestamp::ZERO, LIMIT).is_ok());
-    // Each that waited is counted as one thing; what was dropped was still waiting, or granted or evicted and not looked at.
-    assert_eq!(seen.waited, counts.granted + counts.evicted + counts.cancelled);
+    // Each that waited is counted as one thing; what was dropped was still waiting, or granted or
+    // evicted and not looked at.
+    assert_eq!(
+        seen.waited,
+        counts.granted + counts.evicted + counts.cancelled
+    );
     assert_eq!(seen.waited, seen.granted + seen.evicted + seen.dropped);
     assert!(counts.granted >= seen.granted && counts.evicted >= seen.evicted);
     assert_eq!(counts.refused, seen.refused);
-    assert!(counts.granted > 0 && counts.cancelled > 0, "it was about something");
+    assert!(
+        counts.granted > 0 && counts.cancelled > 0,
+        "it was about something"
+    );
     assert_eq!(
         (counts.evicted > 0, counts.refused > 0),
         match order {
@@ -312,14 +356,24 @@ fn nothing_is_lost_newest_first() {
 /// One permit handed on by threads that park, and by tasks between them, as fast as they can.
 #[test]
 fn a_permit_that_is_handed_on_is_never_dropped_on_the_way() {
-    const EACH: u64 = if cfg!(debug_assertions) { 3_000 } else { 20_000 };
-    let queue: Shared = Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), u64::MAX));
+    const EACH: u64 = if cfg!(debug_assertions) {
+        3_000
+    } else {
+        20_000
+    };
+    let queue: Shared = Arc::new(Queue::new(
+        Concurrency::new(1),
+        ManualClock::new(),
+        u64::MAX,
+    ));
     let (turns, watchdog) = (AtomicU64::new(0), Instant::now() + Duration::from_mins(2));
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..EACH {
-                    let lease = queue.blocking_acquire_for(1, Duration::from_mins(1)).expect("handed on");
+                    let lease = queue
+                        .blocking_acquire_for(1, Duration::from_mins(1))
+                        .expect("handed on");
                     // Two at once would lose one.
                     turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     drop(lease);
@@ -336,14 +390,26 @@ fn a_permit_that_is_handed_on_is_never_dropped_on_the_way() {
     });
     assert!(Instant::now() < watchdog);
     assert_eq!(turns.load(Ordering::Relaxed), 3 * EACH);
-    assert_eq!((queue.counts().waiters, queue.available_at(Timestamp::ZERO)), (0, 1));
+    assert_eq!(
+        (queue.counts().waiters, queue.available_at(Timestamp::ZERO)),
+        (0, 1)
+    );
 }
 
-/// A wait is polled all the time, without being woken, while another thread grants it: it is either waiting, or has all that it was granted.
+/// A wait is polled all the time, without being woken, while another thread grants it: it is either
+/// waiting, or has all that it was granted.
 #[test]
 fn whoever_polls_at_the_moment_of_the_grant_finds_all_of_it() {
-    const TIMES: usize = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
-    let queue: Shared = Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), u64::MAX));
+    const TIMES: usize = if cfg!(debug_assertions) {
+        20_000
+    } else {
+        200_000
+    };
+    let queue: Shared = Arc::new(Queue::new(
+        Concurrency::new(1),
+        ManualClock::new(),
+        u64::MAX,
+    ));
     let (give, get) = mpsc::sync_channel::<Lease<Shared>>(1);
     thread::scope(|scope| {
         scope.spawn(move || get.into_iter().for_each(drop));
@@ -364,5 +430,8 @@ fn whoever_polls_at_the_moment_of_the_grant_finds_all_of_it() {
         drop(give);
         drop(held);
     });
-    assert_eq!((queue.counts().granted, queue.available_at(Timestamp::ZERO)), (TIMES as u64, 1));
+    assert_eq!(
+        (queue.counts().granted, queue.available_at(Timestamp::ZERO)),
+        (TIMES as u64, 1)
+    );
 }

@@ -8,8 +8,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Queue, Rejected, ThreadTimer, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Keyed, Lease, Limiter, Line, MonotonicClock, QueueLimiter, Receipt, Retry,
-    Seed, Timestamp,
+    Clock, Concurrency, Denied, Keyed, Lease, Limiter, Line, MonotonicClock, QueueLimiter, Receipt,
+    Retry, Seed, Timestamp,
 };
 use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 
@@ -29,7 +29,11 @@ fn close_beside(many: usize, uses: fn(&Shared)) -> Shared {
     queue.close();
     let closed = Err(Rejected::Closed { permits: 1 });
     assert_eq!(permits(first.outcome()), closed, "{many}");
-    assert!(rest.into_iter().all(|wait| permits(wait.outcome()) == closed), "{many}");
+    assert!(
+        rest.into_iter()
+            .all(|wait| permits(wait.outcome()) == closed),
+        "{many}"
+    );
     assert_eq!((queue.counts().waiters, queue.counts().granted), (0, 0));
     queue
 }
@@ -47,7 +51,9 @@ fn while_a_queue_closes_nobody_is_let_in() {
         let queue = close_beside(many, |queue| {
             let mut wait = Task::new(Acquire::new(Arc::clone(queue), 1, 1));
             let closed = Err(Rejected::Closed { permits: 1 });
-            let core::task::Poll::Ready(outcome) = wait.poll() else { panic!("is let in") };
+            let core::task::Poll::Ready(outcome) = wait.poll() else {
+                panic!("is let in")
+            };
             assert_eq!(permits(outcome), closed);
         });
         assert_eq!(available(&queue), 1, "{many}");
@@ -60,7 +66,11 @@ fn one_that_takes_in_part_takes_the_fewest_where_the_limiter_grants_less_than_it
     struct Boasts(Concurrency);
     impl Limiter for Boasts {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            if n > 2 { Err(Denied::Exhausted { now, permits: n }) } else { self.0.take_at(now, n) }
+            if n > 2 {
+                Err(Denied::Exhausted { now, permits: n })
+            } else {
+                self.0.take_at(now, n)
+            }
         }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
@@ -111,7 +121,8 @@ fn what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key() {
 /// The one that sees to the time is held up by a waker of somebody else.
 #[test]
 fn a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
     let held = queue.try_acquire(1).unwrap();
     let waiting = |n| {
         while queue.counts().waiters < n {
@@ -126,7 +137,12 @@ fn a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time
     thread::sleep(Duration::from_millis(5));
     let (go_on, hold) = mpsc::channel::<()>();
     let hold = Mutex::new(hold);
-    let soon = |millis| queue.clock().now().saturating_add(Duration::from_millis(millis));
+    let soon = |millis| {
+        queue
+            .clock()
+            .now()
+            .saturating_add(Duration::from_millis(millis))
+    };
     let mut task = Task::new(queue.acquire_until(1, soon(20)));
     let blocks = waker(move || _ = hold.lock().unwrap().recv());
     assert!(task.poll_with(&blocks).is_pending());
@@ -135,7 +151,10 @@ fn a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time
         let (queue, deadline) = (Arc::clone(&queue), soon(60));
         thread::spawn(move || say.send(permits(queue.blocking_acquire_until(1, deadline))));
     }
-    let late = Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease });
+    let late = Err(Rejected::Deadline {
+        permits: 1,
+        retry: Retry::OnRelease,
+    });
     let heard = hear.recv_timeout(Duration::from_secs(20));
     go_on.send(()).unwrap();
     assert_eq!(heard, Ok(late));
@@ -167,8 +186,11 @@ fn a_timer_of_the_thread_that_is_dropped_keeps_no_waker() {
 #[test]
 fn a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task() {
     use portcullis_async::TokioTimer;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .unwrap();
     let alive = || runtime.metrics().num_alive_tasks();
     let kept = Arc::new(());
     let noted = {

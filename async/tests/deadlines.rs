@@ -23,12 +23,17 @@ fn before(at: Timestamp) -> Timestamp {
 
 /// One token a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 /// From one token a second to one in ten.
 fn slower(bucket: &AdjustableBucket, burst: u64) {
-    bucket.adjust_at(START, Rate::new(1, 10 * SECOND), burst, Carry::Keep).unwrap();
+    bucket
+        .adjust_at(START, Rate::new(1, 10 * SECOND), burst, Carry::Keep)
+        .unwrap();
 }
 
 fn late(permits: u32, retry: Retry) -> Result<u32, Rejected> {
@@ -54,7 +59,15 @@ mod at_once {
             assert_eq!(advance(&queue, secs(3)), Next::Idle);
             assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(3)));
             let counts = queue.counts();
-            assert_eq!((counts.late, counts.granted, counts.refused, counts.cancelled), (1, 1, 0, 0));
+            assert_eq!(
+                (
+                    counts.late,
+                    counts.granted,
+                    counts.refused,
+                    counts.cancelled
+                ),
+                (1, 1, 0, 0)
+            );
         }
     }
 
@@ -62,13 +75,22 @@ mod at_once {
     fn the_queue_before_it_counts() {
         let queue = queue(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
-        assert_eq!(permits(now(queue.acquire_until(2, before(secs(6))))), late(2, Retry::At(secs(6))));
+        assert_eq!(
+            permits(now(queue.acquire_until(2, before(secs(6))))),
+            late(2, Retry::At(secs(6)))
+        );
         let second = Task::waiting(queue.acquire_until(2, secs(6)));
         // Beyond what the bucket holds at once.
-        assert_eq!(permits(now(queue.acquire_until(1, before(secs(7))))), late(1, Retry::At(secs(7))));
+        assert_eq!(
+            permits(now(queue.acquire_until(1, before(secs(7))))),
+            late(1, Retry::At(secs(7)))
+        );
         let _third = Task::waiting(queue.acquire_until(1, secs(7)));
         drop(second);
-        assert_eq!(permits(now(queue.acquire_until(1, before(secs(6))))), late(1, Retry::At(secs(6))));
+        assert_eq!(
+            permits(now(queue.acquire_until(1, before(secs(6))))),
+            late(1, Retry::At(secs(6)))
+        );
     }
 
     #[test]
@@ -86,7 +108,10 @@ mod at_once {
         let queue = newest_first(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
         let _second = Task::waiting(queue.acquire_until(1, secs(1)));
-        assert_eq!(permits(now(queue.acquire_until(1, before(secs(1))))), late(1, Retry::At(secs(1))));
+        assert_eq!(
+            permits(now(queue.acquire_until(1, before(secs(1))))),
+            late(1, Retry::At(secs(1)))
+        );
     }
 
     #[test]
@@ -95,7 +120,10 @@ mod at_once {
         queue.clock().set(secs(9));
         let held = now(queue.acquire_until(1, secs(8))).unwrap();
         for deadline in [START, secs(8), secs(9)] {
-            assert_eq!(permits(now(queue.acquire_until(2, deadline))), late(2, Retry::OnRelease));
+            assert_eq!(
+                permits(now(queue.acquire_until(2, deadline))),
+                late(2, Retry::OnRelease)
+            );
         }
         let wait = Task::waiting(queue.acquire_until(2, Timestamp::from_nanos(9_000_000_001)));
         drop((wait, held));
@@ -106,15 +134,27 @@ mod at_once {
     fn it_leaves_the_way_free() {
         let queue = queue(TokenBucket::new(Rate::per_second(1), 2), 99);
         let _held = now(queue.acquire(1)).unwrap();
-        assert_eq!(permits(now(queue.acquire_until(2, ms(999)))), late(2, Retry::At(secs(1))));
+        assert_eq!(
+            permits(now(queue.acquire_until(2, ms(999)))),
+            late(2, Retry::At(secs(1)))
+        );
         assert!(queue.try_acquire(1).is_ok());
         assert_eq!(queue.advance(), Next::Idle);
     }
 
     #[test]
     fn where_nothing_ever_comes_in_no_deadline_is_met() {
-        let queue = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 9);
-        assert_eq!(permits(now(queue.acquire_until(1, secs(9)))), late(1, Retry::Never));
+        let queue = queue(
+            TokenBucket::builder(Rate::ZERO, 5)
+                .initial(0)
+                .build()
+                .unwrap(),
+            9,
+        );
+        assert_eq!(
+            permits(now(queue.acquire_until(1, secs(9)))),
+            late(1, Retry::Never)
+        );
     }
 
     #[test]
@@ -133,8 +173,17 @@ mod at_once {
         let queue = queue(bucket(1), 1);
         let _first = Task::waiting(queue.acquire_until(1, secs(1)));
         let full = now(queue.acquire_until(1, secs(2)));
-        assert_eq!(permits(full), Err(Rejected::QueueFull { permits: 1, retry: Retry::At(secs(2)) }));
-        assert_eq!(permits(now(queue.acquire_until(1, ms(1_999)))), late(1, Retry::At(secs(2))));
+        assert_eq!(
+            permits(full),
+            Err(Rejected::QueueFull {
+                permits: 1,
+                retry: Retry::At(secs(2))
+            })
+        );
+        assert_eq!(
+            permits(now(queue.acquire_until(1, ms(1_999)))),
+            late(1, Retry::At(secs(2)))
+        );
     }
 }
 
@@ -154,7 +203,15 @@ mod over {
             assert_eq!(wait.wakes(), 1);
             assert_eq!(permits(wait.outcome()), late(1, Retry::OnRelease));
             let counts = queue.counts();
-            assert_eq!((counts.late, counts.cancelled, counts.waiters, counts.permits), (1, 0, 0, 0));
+            assert_eq!(
+                (
+                    counts.late,
+                    counts.cancelled,
+                    counts.waiters,
+                    counts.permits
+                ),
+                (1, 0, 0, 0)
+            );
             drop(held);
             assert_eq!(available(&queue), 1);
         }
@@ -183,7 +240,10 @@ mod over {
         let head = Task::waiting(queue.acquire_until(4, secs(1)));
         let [one, other, mut third] = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
         assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
-        assert_eq!((head.wakes(), one.wakes(), other.wakes(), third.wakes()), (1, 1, 1, 0));
+        assert_eq!(
+            (head.wakes(), one.wakes(), other.wakes(), third.wakes()),
+            (1, 1, 1, 0)
+        );
         assert_eq!(permits(head.outcome()), late(4, Retry::OnRelease));
         let both = (one.outcome().unwrap(), other.outcome().unwrap());
         assert!(third.is_pending());
@@ -194,7 +254,10 @@ mod over {
     #[test]
     fn newest_first_the_head_is_the_last() {
         let queue = newest_first(Concurrency::new(5), 99);
-        let (_held, one) = (now(queue.acquire(3)).unwrap(), now(queue.acquire(2)).unwrap());
+        let (_held, one) = (
+            now(queue.acquire(3)).unwrap(),
+            now(queue.acquire(2)).unwrap(),
+        );
         let mut old = Task::waiting(queue.acquire(3));
         let small = Task::waiting(queue.acquire(1));
         let head = Task::waiting(queue.acquire_until(3, secs(1)));
@@ -228,7 +291,10 @@ mod over {
         let second = Task::waiting(queue.acquire(1));
         queue.clock().set(secs(2));
         drop(held);
-        assert_eq!((permits(first.outcome()), permits(second.outcome())), (late(1, Retry::OnRelease), Ok(1)));
+        assert_eq!(
+            (permits(first.outcome()), permits(second.outcome())),
+            (late(1, Retry::OnRelease), Ok(1))
+        );
     }
 
     #[test]
@@ -282,11 +348,16 @@ mod over {
         for many in [15, 16, 17, 33, 100] {
             let queue = queue(Concurrency::new(1), 999);
             let held = now(queue.acquire(1)).unwrap();
-            let waits: Vec<_> = (0..many).map(|_| Task::waiting(queue.acquire_until(1, secs(1)))).collect();
+            let waits: Vec<_> = (0..many)
+                .map(|_| Task::waiting(queue.acquire_until(1, secs(1))))
+                .collect();
             let last = Task::waiting(queue.acquire(1));
             assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
             for wait in waits {
-                assert_eq!((wait.wakes(), permits(wait.outcome())), (1, late(1, Retry::OnRelease)));
+                assert_eq!(
+                    (wait.wakes(), permits(wait.outcome())),
+                    (1, late(1, Retry::OnRelease))
+                );
             }
             assert_eq!((queue.counts().late, queue.counts().waiters), (many, 1));
             drop(held);
@@ -299,7 +370,11 @@ mod over {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
         let _wait = Task::waiting(Acquire::new(&queue, 1, 1).until(secs(5)).until(secs(2)));
-        assert_eq!(queue.advance(), Next::At(secs(2)), "the last one that was set before");
+        assert_eq!(
+            queue.advance(),
+            Next::At(secs(2)),
+            "the last one that was set before"
+        );
     }
 }
 
@@ -326,7 +401,10 @@ mod at_one_instant {
         // The new head is asked for at the same instant, but entered later.
         drop(cancelled);
         assert_eq!(advance(&queue, secs(1)), Next::Idle);
-        assert_eq!((permits(head.outcome()), permits(behind.outcome())), (Ok(1), Ok(1)));
+        assert_eq!(
+            (permits(head.outcome()), permits(behind.outcome())),
+            (Ok(1), Ok(1))
+        );
     }
 
     #[test]
@@ -364,7 +442,12 @@ mod late_advances {
 
     #[test]
     fn one_behind_the_head_is_not_granted_as_of_a_time_after_its_deadline() {
-        for (to, granted) in [(ms(2_005), true), (ms(2_010), true), (ms(2_011), false), (secs(5), false)] {
+        for (to, granted) in [
+            (ms(2_005), true),
+            (ms(2_010), true),
+            (ms(2_011), false),
+            (secs(5), false),
+        ] {
             let queue = queue(bucket(9), 99);
             let [head, behind] =
                 [Timestamp::MAX, secs(2)].map(|at| Task::waiting(queue.acquire_until(1, at)));
@@ -385,7 +468,10 @@ mod late_advances {
             queue.change(|bucket| slower(bucket, 9));
             advance(&queue, to);
             assert_eq!(permits(head.outcome()), Ok(1));
-            assert!(matches!(behind.outcome(), Err(Rejected::Deadline { permits: 1, .. })), "{to}");
+            assert!(
+                matches!(behind.outcome(), Err(Rejected::Deadline { permits: 1, .. })),
+                "{to}"
+            );
         }
     }
 }
@@ -426,7 +512,8 @@ mod model {
                     let permits = 1 + random.below(3) as u32;
                     // No two at one instant.
                     let deadline = (time / 512 + 1 + random.below(60)) * 512 + step;
-                    let mut task = Task::new(queue.acquire_until(permits, Timestamp::from_nanos(deadline)));
+                    let mut task =
+                        Task::new(queue.acquire_until(permits, Timestamp::from_nanos(deadline)));
                     let waits = permits > free || order == Order::OldestFirst && !line.is_empty();
                     match task.poll() {
                         core::task::Poll::Ready(lease) => {
@@ -437,7 +524,11 @@ mod model {
                         core::task::Poll::Pending => {
                             assert!(waits, "{seed}, {step}");
                             let model = (Model { permits, deadline }, task);
-                            let place = if order == Order::OldestFirst { line.len() } else { 0 };
+                            let place = if order == Order::OldestFirst {
+                                line.len()
+                            } else {
+                                0
+                            };
                             line.insert(place, model);
                         }
                     }
@@ -457,7 +548,8 @@ mod model {
                 _ => {
                     let to = time + random.below(20 * 512);
                     let next = advance(&queue, Timestamp::from_nanos(to));
-                    // In the order of time: what the end of one lets through is granted as of then, or, where newcomers may have taken since, as of now.
+                    // In the order of time: what the end of one lets through is granted as of then,
+                    // or, where newcomers may have taken since, as of now.
                     while let Some(place) = (0..line.len())
                         .min_by_key(|&place| line[place].0.deadline)
                         .filter(|&place| line[place].0.deadline <= to)
@@ -465,10 +557,20 @@ mod model {
                         let (model, wait) = line.remove(place);
                         late += 1;
                         assert_eq!(wait.wakes(), 1);
-                        assert_eq!(permits(wait.outcome()), super::late(model.permits, Retry::OnRelease));
-                        let as_of = if order == Order::OldestFirst { model.deadline } else { to };
-                        let passes = |model: &Model, free| model.permits <= free && model.deadline >= as_of;
-                        while place == 0 && line.first().is_some_and(|(model, _)| passes(model, free)) {
+                        assert_eq!(
+                            permits(wait.outcome()),
+                            super::late(model.permits, Retry::OnRelease)
+                        );
+                        let as_of = if order == Order::OldestFirst {
+                            model.deadline
+                        } else {
+                            to
+                        };
+                        let passes =
+                            |model: &Model, free| model.permits <= free && model.deadline >= as_of;
+                        while place == 0
+                            && line.first().is_some_and(|(model, _)| passes(model, free))
+                        {
                             let (model, wait) = line.remove(0);
                             free -= model.permits;
                             held.push(wait.outcome().unwrap());
@@ -477,7 +579,8 @@ mod model {
                     }
                     if !served {
                         let due = line.iter().map(|(model, _)| model.deadline).min();
-                        let told = due.map_or(Next::Idle, |due| Next::At(Timestamp::from_nanos(due)));
+                        let told =
+                            due.map_or(Next::Idle, |due| Next::At(Timestamp::from_nanos(due)));
                         assert_eq!(next, told, "{seed}, {step}");
                     }
                 }
@@ -488,8 +591,15 @@ mod model {
                 assert_eq!(wait.wakes(), 1, "{seed}, {step}");
                 held.push(wait.outcome().unwrap());
             }
-            assert!(line.iter().all(|(_, wait)| wait.wakes() == 0), "{seed}, {step}");
-            assert_eq!((available(&queue), queue.counts().late), (free.into(), late), "{seed}, {step}");
+            assert!(
+                line.iter().all(|(_, wait)| wait.wakes() == 0),
+                "{seed}, {step}"
+            );
+            assert_eq!(
+                (available(&queue), queue.counts().late),
+                (free.into(), late),
+                "{seed}, {step}"
+            );
             assert_eq!(queue.counts().waiters as usize, line.len());
         }
     }
@@ -502,7 +612,8 @@ mod model {
         }
     }
 
-    /// Each that is let in gets its permits by its deadline, if nobody gives up: of a bucket, behind waits for one each.
+    /// Each that is let in gets its permits by its deadline, if nobody gives up: of a bucket,
+    /// behind waits for one each.
     #[test]
     fn who_is_let_in_behind_others_is_never_late_and_who_is_refused_would_have_been() {
         for seed in 1..200 {
@@ -528,7 +639,11 @@ mod model {
             while let Next::At(at) = queue.advance() {
                 queue.clock().set(at);
             }
-            assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+            assert!(
+                waits
+                    .into_iter()
+                    .all(|wait| permits(wait.outcome()) == Ok(1))
+            );
             assert_eq!(queue.counts().granted, ahead);
         }
     }

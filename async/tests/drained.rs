@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use portcullis_async::{Drained, Next, Order, Queue, Rejected};
 use portcullis_core::{Concurrency, ManualClock, Rate, Retry, TokenBucket};
-use support::{Hand, SECOND, START, Shared, Task, Watched, available, newest_first, now, permits, queue};
+use support::{
+    Hand, SECOND, START, Shared, Task, Watched, available, newest_first, now, permits, queue,
+};
 
 #[test]
 fn it_is_over_when_the_last_lease_is_back() {
     let queue = queue(Concurrency::new(3), 9);
     now(queue.drained());
-    let (one, two) = (now(queue.acquire(1)).unwrap(), now(queue.acquire(2)).unwrap());
+    let (one, two) = (
+        now(queue.acquire(1)).unwrap(),
+        now(queue.acquire(2)).unwrap(),
+    );
     let mut drained = Task::waiting(queue.drained());
     drop(one);
     assert_eq!(drained.wakes(), 0);
@@ -68,12 +73,18 @@ fn polled_with_another_waker_it_wakes_that_one_alone() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let first = Arc::new(());
-    let (counted, kept) = (Arc::new(core::sync::atomic::AtomicUsize::new(0)), Arc::clone(&first));
+    let (counted, kept) = (
+        Arc::new(core::sync::atomic::AtomicUsize::new(0)),
+        Arc::clone(&first),
+    );
     let mut drained = Task::new(queue.drained());
     let old = {
         let counted = Arc::clone(&counted);
         support::waker(move || {
-            counted.fetch_add(Arc::strong_count(&kept), core::sync::atomic::Ordering::Relaxed);
+            counted.fetch_add(
+                Arc::strong_count(&kept),
+                core::sync::atomic::Ordering::Relaxed,
+            );
         })
     };
     assert!(drained.poll_with(&old).is_pending());
@@ -81,13 +92,22 @@ fn polled_with_another_waker_it_wakes_that_one_alone() {
     drop(old);
     assert_eq!(Arc::strong_count(&first), 1, "the one before is gone");
     drop(held);
-    assert_eq!((drained.wakes(), counted.load(core::sync::atomic::Ordering::Relaxed)), (1, 0));
+    assert_eq!(
+        (
+            drained.wakes(),
+            counted.load(core::sync::atomic::Ordering::Relaxed)
+        ),
+        (1, 0)
+    );
     drained.outcome();
 }
 
 #[test]
 fn it_takes_no_place_in_the_queue_and_holds_up_nobody() {
-    for queue in [queue(Concurrency::new(2), 0), newest_first(Concurrency::new(2), 0).with_max_waiters(0)] {
+    for queue in [
+        queue(Concurrency::new(2), 0),
+        newest_first(Concurrency::new(2), 0).with_max_waiters(0),
+    ] {
         let _held = now(queue.acquire(1)).unwrap();
         let _drained = Task::waiting(queue.drained());
         assert_eq!((queue.counts().waiters, queue.counts().permits), (0, 0));
@@ -131,7 +151,10 @@ fn a_closed_queue_is_drained_when_its_leases_are_back() {
     let before = Task::waiting(queue.drained());
     let wait = Task::waiting(queue.acquire(1));
     queue.close();
-    assert_eq!(permits(wait.outcome()), Err(Rejected::Closed { permits: 1 }));
+    assert_eq!(
+        permits(wait.outcome()),
+        Err(Rejected::Closed { permits: 1 })
+    );
     let after = Task::waiting(queue.drained());
     assert_eq!((before.wakes(), after.wakes()), (0, 0));
     drop(held);
@@ -152,7 +175,10 @@ fn a_driver_ends_with_a_closed_queue_though_somebody_waits_for_its_leases() {
     assert!(driver.wakes() > 0);
     let over = driver.poll().is_ready();
     drop(held);
-    assert!(over || driver.wakes() > 1, "ready when the queue is closed, at the latest when all is back");
+    assert!(
+        over || driver.wakes() > 1,
+        "ready when the queue is closed, at the latest when all is back"
+    );
     assert!(over || driver.poll().is_ready());
 }
 
@@ -236,7 +262,9 @@ fn one_that_owns_the_queue_goes_to_another_thread() {
     let held = now(queue.acquire(1)).unwrap();
     let drained = Task::waiting(Drained::new(Arc::clone(&queue)));
     drop(held);
-    std::thread::spawn(move || drained.outcome()).join().unwrap();
+    std::thread::spawn(move || drained.outcome())
+        .join()
+        .unwrap();
     assert_eq!(Arc::strong_count(&queue), 1);
 }
 
@@ -248,7 +276,13 @@ fn it_neither_ends_a_deadline_nor_waits_for_one() {
     let wait = Task::waiting(queue.acquire_until(1, START.saturating_add(SECOND)));
     queue.clock().advance(SECOND);
     assert_eq!(queue.advance(), Next::OnRelease);
-    assert_eq!(permits(wait.outcome()), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+    assert_eq!(
+        permits(wait.outcome()),
+        Err(Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
+    );
     assert_eq!(drained.wakes(), 0);
     drop(held);
     assert_eq!((drained.wakes(), queue.advance()), (1, Next::Idle));

@@ -28,7 +28,11 @@ impl Future for Sleep<'_> {
         if self.0.hand.now() >= self.1 {
             return Poll::Ready(());
         }
-        self.0.timers.lock().unwrap().push((self.1, context.waker().clone()));
+        self.0
+            .timers
+            .lock()
+            .unwrap()
+            .push((self.1, context.waker().clone()));
         Poll::Pending
     }
 }
@@ -44,7 +48,8 @@ impl Executor {
         (Box::pin(future), Arc::new(AtomicBool::new(true)))
     }
 
-    /// Polls what is woken, and moves the time to the next timer when nothing is; until the first task is done. Returns the polls of each task.
+    /// Polls what is woken, and moves the time to the next timer when nothing is; until the first
+    /// task is done. Returns the polls of each task.
     fn run(&self, mut tasks: Vec<Local<'_>>) -> Vec<usize> {
         let mut polls = vec![0; tasks.len()];
         let mut done = vec![false; tasks.len()];
@@ -58,17 +63,28 @@ impl Executor {
                 polls[number] += 1;
                 let flag = Arc::clone(woken);
                 let waker = waker(move || flag.store(true, Ordering::Relaxed));
-                done[number] = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+                done[number] = future
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_ready();
             }
             if done.iter().all(|done| *done) {
                 return polls;
             }
             if idle {
                 let mut timers = self.timers.lock().unwrap();
-                let next = timers.iter().map(|timer| timer.0).chain(self.hand.alarm()).min();
-                self.hand.jump(next.expect("nobody sleeps, nobody runs").max(self.hand.now()));
+                let next = timers
+                    .iter()
+                    .map(|timer| timer.0)
+                    .chain(self.hand.alarm())
+                    .min();
+                self.hand.jump(
+                    next.expect("nobody sleeps, nobody runs")
+                        .max(self.hand.now()),
+                );
                 let now = self.hand.now();
-                let (due, rest): (Vec<_>, Vec<_>) = timers.drain(..).partition(|timer| timer.0 <= now);
+                let (due, rest): (Vec<_>, Vec<_>) =
+                    timers.drain(..).partition(|timer| timer.0 <= now);
                 *timers = rest;
                 drop(timers);
                 for (_, waker) in due {
@@ -80,7 +96,10 @@ impl Executor {
 }
 
 fn bucket(rate: u32, burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(rate), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(rate), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -94,7 +113,9 @@ fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
             let (queue, ends, left, clock) = (&queue, &ends, &left, &executor.hand);
             Executor::task(async move {
                 let lease = queue.acquire(n).await.unwrap();
-                ends.lock().unwrap().push((lease.permits(), clock.now().as_nanos() / 1_000_000));
+                ends.lock()
+                    .unwrap()
+                    .push((lease.permits(), clock.now().as_nanos() / 1_000_000));
                 if left.fetch_sub(1, Ordering::Relaxed) == 1 {
                     queue.close();
                 }
@@ -103,7 +124,10 @@ fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
         .into();
     tasks.push(Executor::task(queue.drive()));
     let polls = executor.run(tasks);
-    assert_eq!(*ends.lock().unwrap(), [(1, 100), (2, 300), (5, 800), (1, 900)]);
+    assert_eq!(
+        *ends.lock().unwrap(),
+        [(1, 100), (2, 300), (5, 800), (1, 900)]
+    );
     assert_eq!(executor.hand.armed().len(), 4, "once for each instant");
     assert_eq!(polls[..4], [2; 4], "each waits to be woken once");
 }
@@ -120,7 +144,9 @@ fn the_timer_follows_a_head_that_is_cancelled_or_comes_newly() {
             let mut wait = Some(wait);
             let mut sleep = core::pin::pin!(executor.sleep(Timestamp::from_secs(2)));
             core::future::poll_fn(|context| {
-                let waits = wait.as_mut().is_some_and(|wait| wait.as_mut().poll(context).is_pending());
+                let waits = wait
+                    .as_mut()
+                    .is_some_and(|wait| wait.as_mut().poll(context).is_pending());
                 assert!(waits);
                 sleep.as_mut().poll(context)
             })
@@ -138,7 +164,10 @@ fn the_timer_follows_a_head_that_is_cancelled_or_comes_newly() {
         Executor::task(queue.drive()),
     ];
     executor.run(tasks);
-    assert_eq!(*ends.lock().unwrap(), [Timestamp::from_secs(5), Timestamp::from_secs(21)]);
+    assert_eq!(
+        *ends.lock().unwrap(),
+        [Timestamp::from_secs(5), Timestamp::from_secs(21)]
+    );
 }
 
 #[test]

@@ -21,7 +21,10 @@ const fn secs(seconds: u64) -> Timestamp {
 
 /// One token a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 /// A task that drives beside its own wait, and leaves with its permits.
@@ -29,7 +32,9 @@ fn driving(queue: &support::Manual<TokenBucket>) -> Task<impl Future<Output = u3
     let (mut drive, mut wait) = (Box::pin(queue.drive()), Box::pin(queue.acquire(1)));
     Task::new(core::future::poll_fn(move |context| {
         assert!(drive.as_mut().poll(context).is_pending());
-        wait.as_mut().poll(context).map(|lease| lease.unwrap().permits())
+        wait.as_mut()
+            .poll(context)
+            .map(|lease| lease.unwrap().permits())
     }))
 }
 
@@ -39,7 +44,11 @@ fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
     for polls_backwards in [false, true] {
         let queue = queue(bucket(5), 99);
         let mut tasks: Vec<_> = (0..5).map(|_| Some(driving(&queue))).collect();
-        let order: Vec<usize> = if polls_backwards { (0..5).rev().collect() } else { (0..5).collect() };
+        let order: Vec<usize> = if polls_backwards {
+            (0..5).rev().collect()
+        } else {
+            (0..5).collect()
+        };
         for &number in &order {
             assert!(tasks[number].as_mut().is_some_and(Task::is_pending));
         }
@@ -50,7 +59,9 @@ fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
             loop {
                 let mut idle = true;
                 for number in 0..5 {
-                    let Some(task) = tasks[number].as_mut() else { continue };
+                    let Some(task) = tasks[number].as_mut() else {
+                        continue;
+                    };
                     if task.wakes() > seen[number] {
                         seen[number] = task.wakes();
                         idle = false;
@@ -63,7 +74,11 @@ fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
                     break;
                 }
             }
-            assert_eq!(queue.counts().granted, second, "backwards: {polls_backwards}");
+            assert_eq!(
+                queue.counts().granted,
+                second,
+                "backwards: {polls_backwards}"
+            );
         }
         assert!(tasks.iter().all(Option::is_none));
     }
@@ -75,7 +90,11 @@ fn a_driver_that_leaves_has_the_next_one_told() {
     let _wait = Task::waiting(queue.acquire(1));
     let [mut first, second, third] = [(); 3].map(|()| Task::waiting(queue.drive()));
     drop(third);
-    assert_eq!(first.wakes() + second.wakes(), 1, "the timer was the third one's");
+    assert_eq!(
+        first.wakes() + second.wakes(),
+        1,
+        "the timer was the third one's"
+    );
     assert_eq!(first.wakes(), 1);
     assert!(first.is_pending());
     assert_eq!(queue.clock().alarm(), Some(secs(1)));
@@ -106,7 +125,12 @@ fn drivers_that_share_one_waker_are_told_apart() {
     };
     let mut drivers: Vec<_> = (0..3).map(|_| Box::pin(queue.drive())).collect();
     for driver in &mut drivers {
-        assert!(driver.as_mut().poll(&mut Context::from_waker(&shared)).is_pending());
+        assert!(
+            driver
+                .as_mut()
+                .poll(&mut Context::from_waker(&shared))
+                .is_pending()
+        );
     }
     let _wait = Task::waiting(queue.acquire(1));
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
@@ -114,7 +138,10 @@ fn drivers_that_share_one_waker_are_told_apart() {
     for leaves in [2, 0, 0] {
         wakes.store(0, Ordering::Relaxed);
         drop(drivers.remove(leaves));
-        assert_eq!(wakes.load(Ordering::Relaxed), usize::from(!drivers.is_empty()));
+        assert_eq!(
+            wakes.load(Ordering::Relaxed),
+            usize::from(!drivers.is_empty())
+        );
     }
 }
 
@@ -124,7 +151,11 @@ fn all_drivers_end_when_the_queue_is_closed() {
     let drivers: Vec<_> = (0..40).map(|_| Task::waiting(queue.drive())).collect();
     queue.close();
     assert!(drivers.iter().all(|driver| driver.wakes() == 1));
-    assert!(drivers.into_iter().all(|mut driver| driver.poll().is_ready()));
+    assert!(
+        drivers
+            .into_iter()
+            .all(|mut driver| driver.poll().is_ready())
+    );
 }
 
 #[test]
@@ -134,7 +165,8 @@ fn one_who_only_passes_arms_no_timer_and_leaves_whoever_is_armed() {
     assert_eq!(queue.advance(), Next::At(secs(1)));
     assert_eq!(queue.clock().alarm(), None);
     let mut driver = Task::waiting(queue.drive());
-    // An alarm that is due, and a call before it: the driver stays in charge, and arms for the next one.
+    // An alarm that is due, and a call before it: the driver stays in charge, and arms for the next
+    // one.
     queue.clock().set(secs(1));
     assert_eq!(queue.advance(), Next::At(secs(2)));
     queue.clock().run(secs(1));
@@ -184,12 +216,19 @@ mod releases {
         const OPEN: Self = Self(ThreadLock::OPEN);
 
         fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
-            assert!(!HELD_BY_ANOTHER.load(Ordering::Relaxed), "it would wait for what it has interrupted");
+            assert!(
+                !HELD_BY_ANOTHER.load(Ordering::Relaxed),
+                "it would wait for what it has interrupted"
+            );
             self.0.lock(work)
         }
 
         fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-            if HELD_BY_ANOTHER.load(Ordering::Relaxed) { None } else { self.0.try_lock(work) }
+            if HELD_BY_ANOTHER.load(Ordering::Relaxed) {
+                None
+            } else {
+                self.0.try_lock(work)
+            }
         }
     }
 
@@ -199,7 +238,10 @@ mod releases {
     impl Limiter for Both {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             let receipt = Limiter::take_at(&self.0, now, n)?;
-            self.1.take_at(now, n).inspect_err(|_| Limiter::release(&self.0, n)).map(|_| receipt)
+            self.1
+                .take_at(now, n)
+                .inspect_err(|_| Limiter::release(&self.0, n))
+                .map(|_| receipt)
         }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
@@ -208,7 +250,11 @@ mod releases {
             u64::from(self.0.available()).min(self.1.available_at(now))
         }
         fn retry(&self, denied: Denied) -> Retry {
-            if self.0.available() == 0 { Retry::OnRelease } else { self.1.retry(denied) }
+            if self.0.available() == 0 {
+                Retry::OnRelease
+            } else {
+                self.1.retry(denied)
+            }
         }
     }
 
@@ -217,16 +263,27 @@ mod releases {
     /// A release never waits for the lines, also where it makes the queue see to its time.
     #[test]
     fn of_an_attended_queue_do_not_wait_for_the_lines() {
-        static QUEUE: Queue<Both, Hand, Interrupted> =
-            Queue::new(Both(Concurrency::new(2), TokenBucket::new(Rate::per_second(1), 3)), Hand::new(), 99);
+        static QUEUE: Queue<Both, Hand, Interrupted> = Queue::new(
+            Both(
+                Concurrency::new(2),
+                TokenBucket::new(Rate::per_second(1), 3),
+            ),
+            Hand::new(),
+            99,
+        );
         QUEUE.attend();
         let held = QUEUE.try_acquire(2).unwrap();
         let mut wait = Task::new(QUEUE.acquire(1));
-        // Between the grant, which makes the next head's token what is waited for, and the queue's own waker.
+        // Between the grant, which makes the next head's token what is waited for, and the queue's
+        // own waker.
         let interrupts = waker(|| HELD_BY_ANOTHER.store(true, Ordering::Relaxed));
         assert!(wait.poll_with(&interrupts).is_pending());
         let next = Task::waiting(QUEUE.acquire(1));
-        assert_eq!(QUEUE.clock().alarm(), None, "a release is what is waited for");
+        assert_eq!(
+            QUEUE.clock().alarm(),
+            None,
+            "a release is what is waited for"
+        );
         drop(held);
         HELD_BY_ANOTHER.store(false, Ordering::Relaxed);
         // What the other context does when it leaves the lines.
@@ -244,7 +301,8 @@ mod threads {
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (say, hear) = mpsc::channel();
         thread::spawn(move || say.send(work()));
-        hear.recv_timeout(Duration::from_secs(20)).expect("it sleeps, or has panicked")
+        hear.recv_timeout(Duration::from_secs(20))
+            .expect("it sleeps, or has panicked")
     }
 
     /// A timer that takes what it is asked for, and never wakes.
@@ -258,12 +316,19 @@ mod threads {
 
     impl Timer for Dead {
         fn wake_at(&self, at: Timestamp, _: &Waker) -> Poll<()> {
-            if at <= self.now() { Poll::Ready(()) } else { Poll::Pending }
+            if at <= self.now() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         }
     }
 
     fn dead() -> Arc<Queue<TokenBucket, Dead>> {
-        let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
+        let rate = TokenBucket::builder(Rate::per_second(100), 1)
+            .initial(0)
+            .build()
+            .unwrap();
         Arc::new(Queue::new(rate, Dead(MonotonicClock::new()), 99))
     }
 
@@ -289,8 +354,11 @@ mod threads {
     #[test]
     fn one_that_sleeps_sees_to_the_time_of_all() {
         for attended in [false, true] {
-            let queue: Arc<Queue<_, _>> =
-                Arc::new(Queue::new(Concurrency::new(1), Dead(MonotonicClock::new()), 99));
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+                Concurrency::new(1),
+                Dead(MonotonicClock::new()),
+                99,
+            ));
             if attended {
                 queue.attend_shared();
             }
@@ -307,7 +375,13 @@ mod threads {
             in_time(move || {
                 let until = late.clock().now().saturating_add(Duration::from_millis(30));
                 let outcome = futures_executor::block_on(late.acquire_until(1, until));
-                assert_eq!(permits(outcome), Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease }));
+                assert_eq!(
+                    permits(outcome),
+                    Err(Rejected::Deadline {
+                        permits: 1,
+                        retry: Retry::OnRelease
+                    })
+                );
             });
             drop(held);
             assert_eq!(sleeps.join().unwrap(), Ok(1));
@@ -317,7 +391,8 @@ mod threads {
     /// Each of them is in charge for a while, and leaves by its deadline.
     #[test]
     fn one_that_leaves_by_its_deadline_has_the_next_one_see_to_the_time() {
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+        let queue: Arc<Queue<_, _>> =
+            Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
         let held = queue.try_acquire(1).unwrap();
         let threads: Vec<_> = (1..=5)
             .map(|number| {
@@ -327,14 +402,26 @@ mod threads {
                 })
             })
             .collect();
-        let late = Err(Rejected::Deadline { permits: 1, retry: Retry::OnRelease });
-        in_time(move || assert!(threads.into_iter().all(|thread| thread.join().unwrap() == late)));
+        let late = Err(Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease,
+        });
+        in_time(move || {
+            assert!(
+                threads
+                    .into_iter()
+                    .all(|thread| thread.join().unwrap() == late)
+            )
+        });
         drop(held);
     }
 
     #[test]
     fn one_whose_hook_panics_leaves_no_driver_behind() {
-        let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
+        let rate = TokenBucket::builder(Rate::per_second(100), 1)
+            .initial(0)
+            .build()
+            .unwrap();
         let queue: Queue<_, _> = Queue::new(rate, MonotonicClock::new(), 99);
         let first = AtomicBool::new(true);
         let queue = Arc::new(queue.with_hook(move |_: &portcullis_async::Waited| {
@@ -354,10 +441,19 @@ mod threads {
     fn one_in_the_way_of_its_own_runtime_is_granted() {
         use portcullis_async::TokioTimer;
         in_time(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-            let rate = TokenBucket::builder(Rate::per_second(100), 1).initial(0).build().unwrap();
-            let queue: Arc<Queue<_, _>> =
-                Arc::new(Queue::new(rate, TokioTimer::of(runtime.handle().clone()), 99));
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .unwrap();
+            let rate = TokenBucket::builder(Rate::per_second(100), 1)
+                .initial(0)
+                .build()
+                .unwrap();
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+                rate,
+                TokioTimer::of(runtime.handle().clone()),
+                99,
+            ));
             queue.attend_shared();
             runtime.block_on(async {
                 for _ in 0..3 {

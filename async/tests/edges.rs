@@ -1,4 +1,5 @@
-//! The queue at its edges: wakers and limiters that panic, what comes in while the list is held, and what a wrapper owes to those who ask it.
+//! The queue at its edges: wakers and limiters that panic, what comes in while the list is held,
+//! and what a wrapper owes to those who ask it.
 
 mod support;
 
@@ -13,8 +14,8 @@ use std::time::Instant;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter, Rate,
-    Receipt, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter,
+    Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
 use support::{Task, Watched, now, waker};
 
@@ -52,13 +53,20 @@ fn a_wait_is_unlinked_though_its_first_poll_panicked() {
 /// Whoever counts has the list for a moment, too.
 #[test]
 fn what_is_released_while_somebody_counts_is_granted() {
-    let queue: &'static Queue<Concurrency, ManualClock, Watched> =
-        Box::leak(Box::new(Queue::new(Concurrency::new(1), ManualClock::new(), 9)));
+    let queue: &'static Queue<Concurrency, ManualClock, Watched> = Box::leak(Box::new(Queue::new(
+        Concurrency::new(1),
+        ManualClock::new(),
+        9,
+    )));
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     Watched::before_unlock(move || drop(held));
     queue.counts();
-    assert_eq!(queue.available_at(Timestamp::ZERO), 0, "a permit is free, and somebody waits");
+    assert_eq!(
+        queue.available_at(Timestamp::ZERO),
+        0,
+        "a permit is free, and somebody waits"
+    );
     drop(wait.outcome().unwrap());
 }
 
@@ -78,7 +86,10 @@ fn no_waker_is_dropped_under_the_lock() {
     let _held = now(queue.acquire(1)).unwrap();
     // SAFETY: nothing is behind the pointer.
     let waker = unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) };
-    assert!(Task::new(queue.acquire(1)).poll_with(&waker).is_ready(), "refused");
+    assert!(
+        Task::new(queue.acquire(1)).poll_with(&waker).is_ready(),
+        "refused"
+    );
     assert_eq!(UNDER_THE_LOCK.load(Ordering::Relaxed), 0);
 }
 
@@ -108,7 +119,11 @@ fn what_a_refund_releases_is_granted() {
     let mut held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     assert_eq!(held.refund_at(Timestamp::ZERO, 1), Ok(0));
-    assert_eq!(queue.available_at(Timestamp::ZERO), 0, "a permit is free, and somebody waits");
+    assert_eq!(
+        queue.available_at(Timestamp::ZERO),
+        0,
+        "a permit is free, and somebody waits"
+    );
     drop(wait.outcome().unwrap());
 }
 
@@ -118,14 +133,25 @@ fn a_request_above_the_capacity_is_told_so_at_once_also_behind_others() {
     let _held = now(queue.acquire(2)).unwrap();
     let _wait = Task::waiting(queue.acquire(1));
     let mut large = Task::new(queue.acquire(3));
-    let Poll::Ready(Err(rejected)) = large.poll() else { panic!("it waits") };
-    assert_eq!(rejected, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+    let Poll::Ready(Err(rejected)) = large.poll() else {
+        panic!("it waits")
+    };
+    assert_eq!(
+        rejected,
+        Rejected::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        }
+    );
 }
 
 /// The time that it was told was the head's, which is gone.
 #[test]
 fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
-    let bucket = TokenBucket::builder(Rate::per_second(1_000), 2_000).initial(0).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1_000), 2_000)
+        .initial(0)
+        .build()
+        .unwrap();
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
     let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000, 2_000));
     let mut context = core::task::Context::from_waker(Waker::noop());
@@ -143,7 +169,10 @@ fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
     drop(head);
     thread.join().unwrap().unwrap();
     let waited = started.elapsed();
-    assert!(waited < Duration::from_secs(1), "it fits after 300 ms, and got it after {waited:?}");
+    assert!(
+        waited < Duration::from_secs(1),
+        "it fits after 300 ms, and got it after {waited:?}"
+    );
 }
 /// Also those that are beyond what is woken at a time.
 #[test]
@@ -165,15 +194,29 @@ fn a_look_says_what_a_take_would() {
     let _held = now(queue.acquire(1)).unwrap();
     let _large = Task::waiting(queue.acquire(3));
     let at = Timestamp::ZERO;
-    assert_eq!(queue.peek_at(at, 1).err(), queue.try_acquire_at(at, 1).err(), "somebody waits");
+    assert_eq!(
+        queue.peek_at(at, 1).err(),
+        queue.try_acquire_at(at, 1).err(),
+        "somebody waits"
+    );
     queue.close();
-    assert_eq!(queue.peek_at(at, 1).err(), queue.try_acquire_at(at, 1).err(), "closed");
+    assert_eq!(
+        queue.peek_at(at, 1).err(),
+        queue.try_acquire_at(at, 1).err(),
+        "closed"
+    );
 }
 
 #[test]
 fn advance_says_idle_after_it_has_granted_all() {
-    let queue =
-        queue(TokenBucket::builder(Rate::per_second(1), 40).initial(0).stepwise().build().unwrap(), 99);
+    let queue = queue(
+        TokenBucket::builder(Rate::per_second(1), 40)
+            .initial(0)
+            .stepwise()
+            .build()
+            .unwrap(),
+        99,
+    );
     let tasks: Vec<_> = (0..30).map(|_| Task::waiting(queue.acquire(1))).collect();
     queue.clock().advance(Duration::from_secs(40));
     assert_eq!(queue.advance(), Next::Idle);
@@ -238,7 +281,10 @@ fn a_limiter_that_panicked_once_leaves_no_gate_behind() {
     let mut two = Task::new(queue.acquire(2));
     assert!(catch_unwind(AssertUnwindSafe(|| two.poll())).is_err());
     drop(two);
-    assert!(queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(), "one is free, nobody waits");
+    assert!(
+        queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(),
+        "one is free, nobody waits"
+    );
 }
 
 /// A refund is not enough to grant, but brings the instant forward.
@@ -260,7 +306,10 @@ fn a_thread_is_told_when_its_own_time_becomes_earlier() {
     assert_eq!(held.refund_at(queue.clock().now(), 2_700), Ok(2_700));
     thread.join().unwrap().unwrap();
     let waited = started.elapsed();
-    assert!(waited < Duration::from_secs(2), "it fits after 300 ms, and got it after {waited:?}");
+    assert!(
+        waited < Duration::from_secs(2),
+        "it fits after 300 ms, and got it after {waited:?}"
+    );
 }
 
 /// Nor those that one has in its hand who is about to wake others.
@@ -291,7 +340,8 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     impl QueueLimiter for Late {}
     let armed = Arc::new(AtomicBool::new(false));
     let limit = Late(Concurrency::new(3), Arc::clone(&armed));
-    let queue: Queue<_, _, Watched> = Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
+    let queue: Queue<_, _, Watched> =
+        Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
     let queue: &'static _ = Box::leak(Box::new(queue));
     now(queue.acquire(1)).unwrap().forget();
     let two = now(queue.acquire(2)).unwrap();
@@ -299,7 +349,8 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     assert!(old.poll_with(&waker(|| panic!("a waker"))).is_pending());
     armed.store(true, Ordering::Relaxed);
     let mut new = Task::new(queue.acquire(1));
-    // Before it is given back: the first look denies (and frees one), the second, under the lock, takes it.
+    // Before it is given back: the first look denies (and frees one), the second, under the lock,
+    // takes it.
     Watched::before_unlock(move || drop(two));
     assert!(catch_unwind(AssertUnwindSafe(|| drop(new.poll()))).is_err());
     drop(new);
@@ -314,7 +365,11 @@ fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
     use core::sync::atomic::AtomicBool;
     use portcullis_async::InterruptLock;
     type Again = Queue<Uses, ManualClock, InterruptLock>;
-    struct Uses(Concurrency, Arc<AtomicBool>, std::sync::OnceLock<&'static Again>);
+    struct Uses(
+        Concurrency,
+        Arc<AtomicBool>,
+        std::sync::OnceLock<&'static Again>,
+    );
     impl Limiter for Uses {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             if self.1.swap(false, Ordering::Relaxed) {
@@ -335,9 +390,15 @@ fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
 
     impl QueueLimiter for Uses {}
     let armed = Arc::new(AtomicBool::new(false));
-    let limit = Uses(Concurrency::new(2), Arc::clone(&armed), std::sync::OnceLock::new());
+    let limit = Uses(
+        Concurrency::new(2),
+        Arc::clone(&armed),
+        std::sync::OnceLock::new(),
+    );
     let queue: &'static Again = Box::leak(Box::new(Queue::new(limit, ManualClock::new(), 9)));
-    queue.change(|limit| limit.2.set(queue).map_err(drop)).unwrap();
+    queue
+        .change(|limit| limit.2.set(queue).map_err(drop))
+        .unwrap();
     let held = now(queue.acquire(2)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     armed.store(true, Ordering::Relaxed);

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Queue, Rejected, Timer, Waited};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt, Retry,
-    Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
+    Retry, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, Watched, available, newest_first, now, permits, queue};
 
@@ -35,7 +35,11 @@ impl Fuse {
     }
 
     fn burn(&self) {
-        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
         assert_ne!(left, Ok(1), "the fuse burns");
     }
 }
@@ -166,7 +170,12 @@ fn spiteful() -> ManuallyDrop<Waker> {
         |data| RawWaker::new(data, &VTABLE),
         |_| {},
         |_| {},
-        |_| assert!(!IS_SPITEFUL.replace(false) || std::thread::panicking(), "a waker's drop"),
+        |_| {
+            assert!(
+                !IS_SPITEFUL.replace(false) || std::thread::panicking(),
+                "a waker's drop"
+            )
+        },
     );
     thread_local! {
         static IS_SPITEFUL: Cell<bool> = const { Cell::new(false) };
@@ -211,7 +220,9 @@ fn a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped() {
     {
         let mut wait = pin!(queue.acquire(1));
         let waker = spiteful();
-        assert!(panics(|| wait.as_mut().poll(&mut Context::from_waker(&waker))));
+        assert!(panics(|| wait
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))));
     }
     assert_eq!(available(&queue), 1);
 }
@@ -225,7 +236,8 @@ fn a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics() {
         |_| {},
         |_| _ = UNDER_THE_LOCK.fetch_add(Watched::is_held().into(), Ordering::Relaxed),
     );
-    let queue: Queue<_, FaultyClock, Watched> = Queue::new(Concurrency::new(1), FaultyClock::default(), 9);
+    let queue: Queue<_, FaultyClock, Watched> =
+        Queue::new(Concurrency::new(1), FaultyClock::default(), 9);
     // With a hook, entering the line reads the clock.
     let queue = queue.with_hook(|_: &Waited| ());
     let _held = now(queue.acquire(1)).unwrap();
@@ -273,7 +285,10 @@ impl Timer for FaultyTimer {
 
 /// One token a second, none there.
 fn bucket() -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), 5)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -286,12 +301,20 @@ fn beside_a_queue_that_cannot_set_its_timer_a_driver_does() {
     }
     impl Timer for Twice {
         fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-            let left = self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let left = self
+                .1
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(1)
+                });
             assert!(left.is_err(), "a timer");
             self.0.wake_at(at, waker)
         }
     }
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Twice(Hand::new(), AtomicUsize::new(0)), 9));
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        bucket(),
+        Twice(Hand::new(), AtomicUsize::new(0)),
+        9,
+    ));
     let mut driver = Task::waiting(queue.drive());
     queue.attend_shared();
     // It is tried twice.
@@ -322,11 +345,14 @@ fn a_close_in_which_the_clock_panics_tells_all_drivers() {
     );
 }
 
-/// A grant of what was released later, before the refund, would change the bucket that the refund is
-/// for.
+/// A grant of what was released later, before the refund, would change the bucket that the refund
+/// is for.
 #[test]
 fn a_refund_of_a_composition_comes_before_what_was_released_later() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5).initial(4).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+        .initial(4)
+        .build()
+        .unwrap();
     let queue = newest_first(AllOf::new((bucket, Concurrency::new(2))), 9);
     let [one, other] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
     let [oldest, newest] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
@@ -335,7 +361,11 @@ fn a_refund_of_a_composition_comes_before_what_was_released_later() {
     Queue::release_later(other);
     drop(newest);
     assert_eq!(oldest.wakes(), 1);
-    assert_eq!(queue.change(|all| all.limits().0.available_at(START)), 1, "of 4, 3 were taken");
+    assert_eq!(
+        queue.change(|all| all.limits().0.available_at(START)),
+        1,
+        "of 4, 3 were taken"
+    );
 }
 
 /// Denies once, after it has let another task come in between.
@@ -344,7 +374,9 @@ struct Interrupted(RefCell<Option<Box<dyn FnOnce()>>>);
 
 impl Limiter for Interrupted {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let Some(meanwhile) = self.0.take() else { return Ok(Receipt::NONE) };
+        let Some(meanwhile) = self.0.take() else {
+            return Ok(Receipt::NONE);
+        };
         meanwhile();
         Err(Denied::Exhausted { now, permits: n })
     }
@@ -365,7 +397,9 @@ impl QueueLimiter for Interrupted {}
 /// The first limit has been taken of by the other task: what a denial gives back is granted.
 #[test]
 fn a_wait_that_came_while_a_composition_was_denied_is_granted() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 1).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 1)
+        .build()
+        .unwrap();
     let queue = Rc::new(queue(AllOf::new((bucket, Interrupted::default())), 9));
     let wait = Rc::new(RefCell::new(None));
     queue.change(|all| {

@@ -18,7 +18,11 @@ fn what_was_handed_over_and_is_released_for_later_can_be_taken_by_whoever_comes(
     drop(held);
     // The gate has stayed raised.
     Queue::release_later(wait.outcome().unwrap());
-    drop(queue.try_acquire(1).expect("nobody waits, and the permit is free"));
+    drop(
+        queue
+            .try_acquire(1)
+            .expect("nobody waits, and the permit is free"),
+    );
     drop(now(queue.acquire(1)).unwrap());
     assert_eq!(queue.counts().waiters, 0);
 }

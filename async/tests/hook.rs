@@ -15,7 +15,8 @@ struct Told(Mutex<Vec<(u32, Duration, Outcome)>>);
 
 impl Hook for Told {
     fn left(&self, waited: &Waited) {
-        self.all().push((waited.permits, waited.time, waited.outcome));
+        self.all()
+            .push((waited.permits, waited.time, waited.outcome));
     }
 }
 
@@ -29,7 +30,10 @@ impl Told {
     #[track_caller]
     fn are<const N: usize>(&self, all: [(u32, u64, Outcome); N]) {
         let told = core::mem::take(&mut *self.all());
-        assert_eq!(told, all.map(|(permits, time, outcome)| (permits, Duration::from_millis(time), outcome)));
+        assert_eq!(
+            told,
+            all.map(|(permits, time, outcome)| (permits, Duration::from_millis(time), outcome))
+        );
     }
 }
 
@@ -72,7 +76,10 @@ fn a_grant_is_told_with_the_time_in_the_queue_whenever_it_is_claimed() {
 #[test]
 fn a_grant_that_is_claimed_late_is_told_of_its_own_instant() {
     let told = Told::default();
-    let bucket = TokenBucket::builder(Rate::per_second(10), 5).initial(0).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 5)
+        .initial(0)
+        .build()
+        .unwrap();
     let queue = hooked(bucket, 9, &told);
     let wait = Task::waiting(queue.acquire_between(2, 5));
     millis(&queue, 200);
@@ -89,7 +96,10 @@ fn what_is_settled_at_once_is_not_told() {
     let held = now(queue.acquire(2)).unwrap();
     assert!(now(queue.acquire(3)).is_err(), "more than there are");
     assert!(now(queue.acquire(2)).is_err(), "full");
-    assert!(now(queue.acquire_until(1, Timestamp::ZERO)).is_err(), "late");
+    assert!(
+        now(queue.acquire_until(1, Timestamp::ZERO)).is_err(),
+        "late"
+    );
     drop(queue.acquire(1));
     queue.close();
     assert!(now(queue.acquire(1)).is_err());
@@ -116,14 +126,20 @@ fn each_end_is_told_as_what_it_is() {
     queue.advance();
     assert!(late.outcome().is_err());
     told.are([(1, 7, Outcome::Deadline)]);
-    let (cancelled, closed) = (Task::waiting(queue.acquire(2)), Task::waiting(queue.acquire(1)));
+    let (cancelled, closed) = (
+        Task::waiting(queue.acquire(2)),
+        Task::waiting(queue.acquire(1)),
+    );
     millis(&queue, 40);
     drop(cancelled);
     told.are([(2, 3, Outcome::Cancelled)]);
     millis(&queue, 42);
     queue.close();
     millis(&queue, 50);
-    assert_eq!(permits(closed.outcome()), Err(Rejected::Closed { permits: 1 }));
+    assert_eq!(
+        permits(closed.outcome()),
+        Err(Rejected::Closed { permits: 1 })
+    );
     told.are([(1, 5, Outcome::Closed)]);
     drop(held);
     told.are([]);
@@ -182,8 +198,9 @@ fn it_may_use_the_queue() {
             drop(queue.try_acquire(1));
         })
     };
-    let queue: &'static Inside =
-        Box::leak(Box::new(Queue::new(Concurrency::new(1), Hand::new(), 9).with_hook(hook)));
+    let queue: &'static Inside = Box::leak(Box::new(
+        Queue::new(Concurrency::new(1), Hand::new(), 9).with_hook(hook),
+    ));
     slot.set(queue).ok().unwrap();
     let held = now(queue.acquire(1)).unwrap();
     let [granted, cancelled] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -218,7 +235,8 @@ fn one_that_panics_loses_nothing() {
 fn a_keyed_queue_tells_as_well() {
     let told = Told::default();
     let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
-    let queue: portcullis_async::KeyedQueue<_, _> = portcullis_async::KeyedQueue::new(table, Hand::new(), 9);
+    let queue: portcullis_async::KeyedQueue<_, _> =
+        portcullis_async::KeyedQueue::new(table, Hand::new(), 9);
     let queue = queue.with_hook(Tells(&told));
     let held = now(queue.acquire("alice", 1)).unwrap();
     let wait = Task::waiting(queue.acquire("alice", 1));

@@ -1,4 +1,5 @@
-//! Readers and writers limited in bytes: the same statements for both, and for the traits of futures-io and of tokio.
+//! Readers and writers limited in bytes: the same statements for both, and for the traits of
+//! futures-io and of tokio.
 #![cfg(all(feature = "futures-io", feature = "tokio"))]
 
 mod support;
@@ -14,10 +15,12 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::io as futures;
-use portcullis_async::{KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected};
+use portcullis_async::{
+    KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected,
+};
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
-    TokenBucket, Unlimited,
+    AdjustableBucket, Carry, Clock, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed,
+    Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, START, Task, available, now, permits, queue, waker};
 use tokio::io as tokio_io;
@@ -78,12 +81,18 @@ fn pattern(place: usize) -> u8 {
 }
 
 fn is_pattern(bytes: &[u8]) -> bool {
-    bytes.iter().enumerate().all(|(place, byte)| *byte == pattern(place))
+    bytes
+        .iter()
+        .enumerate()
+        .all(|(place, byte)| *byte == pattern(place))
 }
 
 /// Of so many bytes.
 fn device(holds: usize) -> Device {
-    Device(Arc::new(Mutex::new(State { holds, ..State::default() })))
+    Device(Arc::new(Mutex::new(State {
+        holds,
+        ..State::default()
+    })))
 }
 
 impl Device {
@@ -101,7 +110,12 @@ impl Device {
     }
 
     /// How many of so many bytes it moves.
-    fn answer(&self, call: Call, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn answer(
+        &self,
+        call: Call,
+        bytes: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         state.calls.push(call);
         match state.answers.pop_front() {
@@ -143,7 +157,11 @@ impl Device {
 }
 
 impl futures::AsyncRead for Device {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         self.read(cx, buffer)
     }
 
@@ -152,12 +170,20 @@ impl futures::AsyncRead for Device {
         context: &mut Context<'_>,
         buffers: &mut [IoSliceMut<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answer(Call::ReadVectored, buffers.iter().map(|buffer| buffer.len()).sum(), context)
+        self.answer(
+            Call::ReadVectored,
+            buffers.iter().map(|buffer| buffer.len()).sum(),
+            context,
+        )
     }
 }
 
 impl futures::AsyncWrite for Device {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.write(cx, bytes)
     }
 
@@ -166,7 +192,11 @@ impl futures::AsyncWrite for Device {
         context: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answer(Call::WriteVectored, bytes.iter().map(|bytes| bytes.len()).sum(), context)
+        self.answer(
+            Call::WriteVectored,
+            bytes.iter().map(|bytes| bytes.len()).sum(),
+            context,
+        )
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -192,7 +222,11 @@ impl tokio_io::AsyncRead for Device {
 }
 
 impl tokio_io::AsyncWrite for Device {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.write(cx, bytes)
     }
 
@@ -201,7 +235,11 @@ impl tokio_io::AsyncWrite for Device {
         context: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answer(Call::WriteVectored, bytes.iter().map(|bytes| bytes.len()).sum(), context)
+        self.answer(
+            Call::WriteVectored,
+            bytes.iter().map(|bytes| bytes.len()).sum(),
+            context,
+        )
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -219,25 +257,47 @@ impl tokio_io::AsyncWrite for Device {
 
 /// A family of traits.
 trait Family {
-    fn read<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
-    fn write<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    fn read<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>>;
+    fn write<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>>;
     fn flush<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
     fn close<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 /// What is of both.
-trait Both: futures::AsyncRead + futures::AsyncWrite + tokio_io::AsyncRead + tokio_io::AsyncWrite {}
+trait Both:
+    futures::AsyncRead + futures::AsyncWrite + tokio_io::AsyncRead + tokio_io::AsyncWrite
+{
+}
 
-impl<T: futures::AsyncRead + futures::AsyncWrite + tokio_io::AsyncRead + tokio_io::AsyncWrite> Both for T {}
+impl<T: futures::AsyncRead + futures::AsyncWrite + tokio_io::AsyncRead + tokio_io::AsyncWrite> Both
+    for T
+{
+}
 
 struct Futures;
 
 impl Family for Futures {
-    fn read<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn read<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         futures::AsyncRead::poll_read(it, cx, buffer)
     }
 
-    fn write<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn write<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         futures::AsyncWrite::poll_write(it, cx, bytes)
     }
 
@@ -253,13 +313,21 @@ impl Family for Futures {
 struct Tokio;
 
 impl Family for Tokio {
-    fn read<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn read<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let mut buffer = tokio_io::ReadBuf::new(buffer);
         ready!(tokio_io::AsyncRead::poll_read(it, cx, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
-    fn write<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn write<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         tokio_io::AsyncWrite::poll_write(it, cx, bytes)
     }
 
@@ -280,7 +348,11 @@ trait Way {
     const CALL: fn(usize) -> Call;
     const BACK: fn(usize) -> Call;
 
-    fn new<'q, L: QueueLimiter>(device: &Device, queue: &'q Manual<L>, piece: u32) -> Self::Limited<'q, L>;
+    fn new<'q, L: QueueLimiter>(
+        device: &Device,
+        queue: &'q Manual<L>,
+        piece: u32,
+    ) -> Self::Limited<'q, L>;
 
     /// Moves up to so many bytes on, and puts them behind those that were `moved`.
     fn go<T: Both>(
@@ -291,7 +363,11 @@ trait Way {
     ) -> Poll<io::Result<usize>>;
 
     /// The same the other way.
-    fn back<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>>;
+    fn back<T: Both>(
+        it: Pin<&mut T>,
+        cx: &mut Context<'_>,
+        bytes: usize,
+    ) -> Poll<io::Result<usize>>;
 }
 
 fn read<F: Family, T: Both>(
@@ -349,7 +425,11 @@ macro_rules! way {
                 $go::<$family, T>(it, cx, bytes, moved)
             }
 
-            fn back<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>, bytes: usize) -> Poll<io::Result<usize>> {
+            fn back<T: Both>(
+                it: Pin<&mut T>,
+                cx: &mut Context<'_>,
+                bytes: usize,
+            ) -> Poll<io::Result<usize>> {
                 $back::<$family, T>(it, cx, bytes, &mut Vec::new())
             }
         }
@@ -402,7 +482,12 @@ impl<'q, W: Way, L: QueueLimiter> Transfer<'q, W, L> {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&wakes);
         let waker = waker(move || _ = counted.fetch_add(1, Ordering::Relaxed));
-        Self { it: Box::pin(W::new(device, queue, piece)), waker, wakes, moved: Vec::new() }
+        Self {
+            it: Box::pin(W::new(device, queue, piece)),
+            waker,
+            wakes,
+            moved: Vec::new(),
+        }
     }
 
     fn wakes(&self) -> usize {
@@ -441,11 +526,19 @@ impl<'q, W: Way, L: QueueLimiter> Transfer<'q, W, L> {
     fn rejected(&mut self, bytes: usize) -> Rejected {
         let error = self.fails(bytes);
         assert_eq!(error.kind(), ErrorKind::Other);
-        *error.get_ref().expect("has a cause").downcast_ref().expect("is that of the queue")
+        *error
+            .get_ref()
+            .expect("has a cause")
+            .downcast_ref()
+            .expect("is that of the queue")
     }
 
     fn back(&mut self, bytes: usize) -> Poll<io::Result<usize>> {
-        W::back(self.it.as_mut(), &mut Context::from_waker(&self.waker), bytes)
+        W::back(
+            self.it.as_mut(),
+            &mut Context::from_waker(&self.waker),
+            bytes,
+        )
     }
 
     fn flush(&mut self) -> Poll<io::Result<()>> {
@@ -479,7 +572,10 @@ mod pace {
         for piece in 1..=20 {
             assert!(transfer.poll(1_000).is_pending());
             let due = ms(50 * piece);
-            assert_eq!(advance(&queue, Timestamp::from_nanos(due.as_nanos() - 1)), Next::At(due));
+            assert_eq!(
+                advance(&queue, Timestamp::from_nanos(due.as_nanos() - 1)),
+                Next::At(due)
+            );
             assert!(transfer.poll(1_000).is_pending());
             advance(&queue, due);
             assert_eq!(transfer.moves(1_000), 50);
@@ -498,8 +594,14 @@ mod pace {
                 advance(&queue, ms(time));
                 while transfer.poll(11).is_ready() {}
                 let moved = transfer.moved.len() as u64;
-                assert!(moved <= burst + time, "{moved} of a burst of {burst} after {time} ms");
-                assert!(moved + piece > burst + time, "{moved} of a burst of {burst} after {time} ms");
+                assert!(
+                    moved <= burst + time,
+                    "{moved} of a burst of {burst} after {time} ms"
+                );
+                assert!(
+                    moved + piece > burst + time,
+                    "{moved} of a burst of {burst} after {time} ms"
+                );
             }
         }
     }
@@ -515,9 +617,18 @@ mod pace {
                 polls += 1;
                 transfer.poll(20).is_ready()
             } {}
-            assert_eq!((transfer.moved.len(), transfer.wakes()), (20 * pieces, pieces - 5));
-            assert_eq!(polls - transfer.wakes(), pieces + 1, "one more for each wait");
-            let Next::At(due) = queue.advance() else { panic!("waits by time") };
+            assert_eq!(
+                (transfer.moved.len(), transfer.wakes()),
+                (20 * pieces, pieces - 5)
+            );
+            assert_eq!(
+                polls - transfer.wakes(),
+                pieces + 1,
+                "one more for each wait"
+            );
+            let Next::At(due) = queue.advance() else {
+                panic!("waits by time")
+            };
             advance(&queue, due);
         }
         // What is read waits with what was read.
@@ -539,18 +650,32 @@ mod pace {
         }
         queue.clock().run(ms(1_000));
         assert_eq!((transfer.wakes(), device.calls()), (1, vec![]));
-        assert_eq!((transfer.moves(9), device.calls().len()), (1, usize::from(!reads::<W>())));
-        assert!(queue.clock().armed().iter().all(|at| *at == ms(1_000)), "the timer was not asked for less");
+        assert_eq!(
+            (transfer.moves(9), device.calls().len()),
+            (1, usize::from(!reads::<W>()))
+        );
+        assert!(
+            queue.clock().armed().iter().all(|at| *at == ms(1_000)),
+            "the timer was not asked for less"
+        );
     }
 
     /// What two get that move as much at once as they are told, in 4 s of 1 MiB each.
     fn shares<W: Way>(at_once: [usize; 2]) -> [usize; 2] {
         // None is there: who comes first would get it.
-        let bucket = TokenBucket::builder(Rate::per_second(1 << 20), 32 * 1024).initial(0).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1 << 20), 32 * 1024)
+            .initial(0)
+            .build()
+            .unwrap();
         let queue = Arc::new(queue(bucket, u64::MAX));
         queue.attend_shared();
-        let mut transfers =
-            at_once.map(|buffer| (buffer, 0, Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT)));
+        let mut transfers = at_once.map(|buffer| {
+            (
+                buffer,
+                0,
+                Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT),
+            )
+        });
         while queue.clock().now() < Timestamp::from_secs(4) {
             for (buffer, woken, transfer) in &mut transfers {
                 if transfer.moved.is_empty() || transfer.wakes() > *woken {
@@ -558,9 +683,13 @@ mod pace {
                     while transfer.poll(*buffer).is_ready() {}
                 }
             }
-            queue.clock().run(queue.clock().alarm().expect("both wait by time"));
+            queue
+                .clock()
+                .run(queue.clock().alarm().expect("both wait by time"));
         }
-        let moved = transfers.each_ref().map(|(_, _, transfer)| transfer.moved.len());
+        let moved = transfers
+            .each_ref()
+            .map(|(_, _, transfer)| transfer.moved.len());
         println!("{at_once:?} at once: {moved:?}");
         let all: usize = moved.iter().sum();
         assert!(all <= 4 << 20, "{all}");
@@ -577,7 +706,10 @@ mod pace {
         for part in moved {
             assert!(part.abs_diff(2 << 20) <= 5 * (2 << 20) / 100, "{moved:?}");
         }
-        assert!(moved[0].abs_diff(moved[1]) <= 16 * KIB, "by a piece at most: {moved:?}");
+        assert!(
+            moved[0].abs_diff(moved[1]) <= 16 * KIB,
+            "by a piece at most: {moved:?}"
+        );
     }
 
     #[test]
@@ -596,12 +728,18 @@ mod pace {
     #[test]
     fn writers_get_shares_as_what_they_write_at_once() {
         let [small, large] = shares::<FuturesWrite>([4 * KIB, 64 * KIB]);
-        assert!((4 * small).abs_diff(large) <= 64 * KIB, "{small} and {large}");
+        assert!(
+            (4 * small).abs_diff(large) <= 64 * KIB,
+            "{small} and {large}"
+        );
     }
 
     /// Other pieces, other shares.
     fn several_in_both_directions_share_one_limit<W: Way>() {
-        let bucket = TokenBucket::builder(Rate::per_second(1_000), 200).initial(0).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1_000), 200)
+            .initial(0)
+            .build()
+            .unwrap();
         let queue = queue(bucket, u64::MAX);
         let device = device(ENDLESS);
         let mut there = Transfer::<W, _>::new(&device, &queue, 30);
@@ -610,12 +748,17 @@ mod pace {
         while time < 60_000 {
             while there.poll(30).is_ready() {}
             while back.poll(1_000).is_ready() {}
-            let Next::At(due) = queue.advance() else { panic!("both wait by time") };
+            let Next::At(due) = queue.advance() else {
+                panic!("both wait by time")
+            };
             time = due.as_nanos() / 1_000_000;
             advance(&queue, due);
         }
         let (one, three) = (there.moved.len(), back.moved.len());
-        assert!(three.abs_diff(3 * one) <= 90, "by a piece at most: {one} and {three}");
+        assert!(
+            three.abs_diff(3 * one) <= 90,
+            "by a piece at most: {one} and {three}"
+        );
         assert!((one + three) as u64 <= time);
     }
 }
@@ -637,7 +780,10 @@ mod pieces {
         let mut transfer = Transfer::<W, _>::new(&device, &queue, 50);
         for (moves, left) in [(20, 180), (7, 173), (50, 123), (50, 73)] {
             assert_eq!(
-                (transfer.moves(if moves == 50 { 1_000 } else { moves }), available(&queue)),
+                (
+                    transfer.moves(if moves == 50 { 1_000 } else { moves }),
+                    available(&queue)
+                ),
                 (moves, left)
             );
         }
@@ -688,11 +834,16 @@ mod pieces {
     }
 
     fn a_rate_and_burst_that_are_set_lower_meanwhile_hold_from_then_on<W: Way>() {
-        let queue = queue(AdjustableBucket::new(Rate::per_second(1_000), 100), u64::MAX);
+        let queue = queue(
+            AdjustableBucket::new(Rate::per_second(1_000), 100),
+            u64::MAX,
+        );
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert_eq!((transfer.moves(100), transfer.moves(100)), (50, 50));
         assert!(transfer.poll(100).is_pending());
-        queue.change(|bucket| bucket.adjust_at(START, Rate::per_second(10), 20, Carry::Keep)).unwrap();
+        queue
+            .change(|bucket| bucket.adjust_at(START, Rate::per_second(10), 20, Carry::Keep))
+            .unwrap();
         assert_eq!(transfer.wakes(), 1);
         let mut moved = Vec::new();
         for second in 0..10 {
@@ -701,8 +852,13 @@ mod pieces {
                 moved.push((second, bytes.unwrap()));
             }
         }
-        // What had been read waits for all of its 50; what is to be written, for all that the bucket holds. Then, for half of it.
-        let first = if reads::<W>() { vec![(5, 50)] } else { vec![(2, 20), (3, 10), (4, 10), (5, 10)] };
+        // What had been read waits for all of its 50; what is to be written, for all that the
+        // bucket holds. Then, for half of it.
+        let first = if reads::<W>() {
+            vec![(5, 50)]
+        } else {
+            vec![(2, 20), (3, 10), (4, 10), (5, 10)]
+        };
         assert_eq!(moved[..first.len()], first);
         assert_eq!(moved[first.len()..], [(6, 10), (7, 10), (8, 10), (9, 10)]);
     }
@@ -750,8 +906,15 @@ mod reading {
         advance(&queue, ms(49));
         assert!(reader.poll(20).is_pending());
         advance(&queue, ms(50));
-        assert_eq!([20, 100].map(|bytes| reader.moves(bytes)), [20, 30], "with a larger buffer too");
-        assert_eq!((device.calls(), available(&queue), reader.wakes()), (vec![], 0, 1));
+        assert_eq!(
+            [20, 100].map(|bytes| reader.moves(bytes)),
+            [20, 30],
+            "with a larger buffer too"
+        );
+        assert_eq!(
+            (device.calls(), available(&queue), reader.wakes()),
+            (vec![], 0, 1)
+        );
         assert!(is_pattern(&reader.moved));
     }
 
@@ -762,10 +925,17 @@ mod reading {
         let mut reader = Transfer::<W, _>::new(&device, &queue, 50);
         device.then(&[Answer::Moves(5), Answer::Moves(6), Answer::Pending]);
         assert!(reader.poll(20).is_pending());
-        assert_eq!((device.calls(), queue.counts().permits), ([20, 20, 20].map(W::CALL).into(), 11));
+        assert_eq!(
+            (device.calls(), queue.counts().permits),
+            ([20, 20, 20].map(W::CALL).into(), 11)
+        );
         device.state().waker.take().unwrap().wake();
         assert!(reader.poll(20).is_pending());
-        assert_eq!((device.calls(), reader.wakes()), (vec![], 1), "once more, by what is within");
+        assert_eq!(
+            (device.calls(), reader.wakes()),
+            (vec![], 1),
+            "once more, by what is within"
+        );
         advance(&queue, ms(11));
         assert_eq!((reader.wakes(), reader.moves(20)), (2, 11));
         assert!(reader.poll(20).is_pending() && is_pattern(&reader.moved));
@@ -775,13 +945,22 @@ mod reading {
         let queue = queue(bucket(100), 0);
         let device = device(ENDLESS);
         let mut reader = Transfer::<W, _>::new(&device, &queue, DEFAULT);
-        device.then(&[Answer::Pending, Answer::Fails, Answer::Moves(3), Answer::Moves(0)]);
+        device.then(&[
+            Answer::Pending,
+            Answer::Fails,
+            Answer::Moves(3),
+            Answer::Moves(0),
+        ]);
         assert!(reader.poll(100).is_pending());
         device.state().waker.take().unwrap().wake();
         assert_eq!((reader.wakes(), available(&queue)), (1, 100));
         assert_eq!(reader.fails(100).kind(), ErrorKind::BrokenPipe);
         assert_eq!(available(&queue), 100);
-        assert_eq!((reader.moves(100), reader.moves(100), available(&queue)), (3, 0, 97), "nor does the end");
+        assert_eq!(
+            (reader.moves(100), reader.moves(100), available(&queue)),
+            (3, 0, 97),
+            "nor does the end"
+        );
         drop(reader);
         assert_eq!(available(&queue), 97);
     }
@@ -795,7 +974,10 @@ mod reading {
             device.then(&[Answer::Moves(9), answer]);
             assert!(reader.poll(20).is_pending());
             advance(&queue, ms(9));
-            assert_eq!((reader.moves(5), reader.moves(5), device.calls().len()), (5, 4, 2));
+            assert_eq!(
+                (reader.moves(5), reader.moves(5), device.calls().len()),
+                (5, 4, 2)
+            );
             if fails {
                 assert_eq!(reader.fails(5).kind(), ErrorKind::BrokenPipe);
             } else {
@@ -803,7 +985,11 @@ mod reading {
             }
             assert_eq!(device.calls(), [], "which it has said once");
             advance(&queue, ms(14));
-            assert_eq!((reader.moves(5), device.calls()), (5, vec![W::CALL(5)]), "and then it goes on");
+            assert_eq!(
+                (reader.moves(5), device.calls()),
+                (5, vec![W::CALL(5)]),
+                "and then it goes on"
+            );
             assert!(is_pattern(&reader.moved));
         }
     }
@@ -813,12 +999,19 @@ mod reading {
         let held = queue.try_acquire(100).unwrap();
         let device = device(ENDLESS);
         let mut reader = Transfer::<W, _>::new(&device, &queue, DEFAULT);
-        let full = Rejected::QueueFull { permits: 50, retry: Retry::At(ms(50)) };
+        let full = Rejected::QueueFull {
+            permits: 50,
+            retry: Retry::At(ms(50)),
+        };
         assert_eq!((reader.rejected(100), device.calls().len()), (full, 1));
         assert_eq!((reader.rejected(100), device.calls().len()), (full, 0));
         drop(held);
         advance(&queue, ms(60));
-        assert_eq!((reader.moves(20), available(&queue)), (20, 10), "all that was read is paid for");
+        assert_eq!(
+            (reader.moves(20), available(&queue)),
+            (20, 10),
+            "all that was read is paid for"
+        );
         queue.close();
         assert_eq!(reader.moves(100), 30);
         assert_eq!(reader.rejected(100), Rejected::Closed { permits: 50 });
@@ -850,7 +1043,10 @@ mod reading {
         assert!(matches!(reader.close(), Poll::Ready(Ok(()))));
         assert_eq!(queue.counts().waiters, 1);
         advance(&queue, ms(30));
-        assert_eq!((reader.moves(20), reader.moves(20), reader.moves(20)), (20, 10, 0));
+        assert_eq!(
+            (reader.moves(20), reader.moves(20), reader.moves(20)),
+            (20, 10, 0)
+        );
     }
 }
 
@@ -880,13 +1076,25 @@ mod writing {
         let queue = queue(bucket(100), 0);
         let device = device(0);
         let mut writer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
-        device.then(&[Answer::Moves(1), Answer::Pending, Answer::Fails, Answer::Moves(9)]);
+        device.then(&[
+            Answer::Moves(1),
+            Answer::Pending,
+            Answer::Fails,
+            Answer::Moves(9),
+        ]);
         assert_eq!(writer.moves(100), 1);
         assert!(writer.poll(100).is_pending());
         assert_eq!(writer.fails(100).kind(), ErrorKind::BrokenPipe);
-        assert_eq!((writer.moves(100), writer.moves(30), writer.moves(30)), (9, 30, 10));
+        assert_eq!(
+            (writer.moves(100), writer.moves(30), writer.moves(30)),
+            (9, 30, 10)
+        );
         assert_eq!(device.calls(), [50, 49, 49, 49, 30, 10].map(W::CALL));
-        assert_eq!((available(&queue), writer.moves(100)), (50, 50), "they were of one piece");
+        assert_eq!(
+            (available(&queue), writer.moves(100)),
+            (50, 50),
+            "they were of one piece"
+        );
         assert_eq!(device.state().written, writer.moved);
     }
 
@@ -903,16 +1111,26 @@ mod writing {
         assert_eq!(available(&queue), 70);
         assert!(matches!(writer.close(), Poll::Ready(Err(_))));
         assert!(matches!(writer.close(), Poll::Ready(Ok(()))));
-        assert_eq!((available(&queue), writer.moves(100)), (70, 50), "whatever it is then");
+        assert_eq!(
+            (available(&queue), writer.moves(100)),
+            (70, 50),
+            "whatever it is then"
+        );
         assert!(writer.poll(100).is_pending());
         let behind = Task::waiting(queue.acquire(20));
         assert!(matches!(writer.close(), Poll::Ready(Ok(()))));
-        assert_eq!((queue.counts().waiters, permits(behind.outcome())), (0, Ok(20)));
+        assert_eq!(
+            (queue.counts().waiters, permits(behind.outcome())),
+            (0, Ok(20))
+        );
         assert_eq!(writer.wakes(), 0);
     }
 
     fn dropped_it_gives_them_back<W: Way>() {
-        let (in_use, by_time) = (queue(Concurrency::new(100), u64::MAX), queue(bucket(100), u64::MAX));
+        let (in_use, by_time) = (
+            queue(Concurrency::new(100), u64::MAX),
+            queue(bucket(100), u64::MAX),
+        );
         let device = device(0);
         let mut one = Transfer::<W, _>::new(&device, &in_use, DEFAULT);
         let mut other = Transfer::<W, _>::new(&device, &by_time, DEFAULT);
@@ -922,7 +1140,11 @@ mod writing {
         let waiting = Task::waiting(by_time.acquire(70));
         drop((one, other));
         assert_eq!(available(&in_use), 100);
-        assert_eq!(permits(waiting.outcome()), Ok(70), "and goes to those who wait");
+        assert_eq!(
+            permits(waiting.outcome()),
+            Ok(70),
+            "and goes to those who wait"
+        );
         assert_eq!(available(&by_time), 0);
     }
 
@@ -974,7 +1196,10 @@ mod writing {
         }
         assert_eq!((writer.moves(20), available(&queue)), (20, 80));
         device.then(&[Answer::Panics]);
-        assert!(catch_unwind(AssertUnwindSafe(move || writer.poll(20))).is_err(), "and is dropped with it");
+        assert!(
+            catch_unwind(AssertUnwindSafe(move || writer.poll(20))).is_err(),
+            "and is dropped with it"
+        );
         assert_eq!((available(&queue), queue.counts().waiters), (80, 0));
     }
 }
@@ -1000,12 +1225,20 @@ mod passes {
         assert_eq!(device.calls(), [W::BACK(100_000), Call::Flush, Call::Close]);
         device.then(&[Answer::Pending; 3]);
         assert!(
-            transfer.back(1).is_pending() && transfer.flush().is_pending() && transfer.close().is_pending()
+            transfer.back(1).is_pending()
+                && transfer.flush().is_pending()
+                && transfer.close().is_pending()
         );
         device.then(&[Answer::Fails; 3]);
-        assert!(matches!(transfer.back(1), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe));
-        assert!(matches!(transfer.flush(), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe));
-        assert!(matches!(transfer.close(), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe));
+        assert!(
+            matches!(transfer.back(1), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe)
+        );
+        assert!(
+            matches!(transfer.flush(), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe)
+        );
+        assert!(
+            matches!(transfer.close(), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe)
+        );
         assert_eq!((queue.counts().refused, queue.counts().waiters), (0, 0));
     }
 
@@ -1015,7 +1248,11 @@ mod passes {
         let mut transfer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
         assert_eq!((transfer.moves(0), available(&queue)), (0, 2));
         queue.close();
-        let passed = if reads::<W>() { vec![] } else { vec![W::CALL(0); 2] };
+        let passed = if reads::<W>() {
+            vec![]
+        } else {
+            vec![W::CALL(0); 2]
+        };
         assert_eq!((transfer.moves(0), device.calls()), (0, passed));
     }
 
@@ -1056,7 +1293,10 @@ mod refusals {
         let device = device(ENDLESS);
         let mut transfer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
         assert_eq!((transfer.moves(9), transfer.moves(9)), (1, 1));
-        let full = Rejected::QueueFull { permits: 1, retry: Retry::At(ms(1)) };
+        let full = Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::At(ms(1)),
+        };
         assert_eq!((transfer.rejected(1), transfer.rejected(1)), (full, full));
         assert_eq!(device.calls().len(), 2 + usize::from(reads::<W>()));
         queue.clock().set(ms(1));
@@ -1073,8 +1313,14 @@ mod refusals {
         queue.close();
         assert_eq!(transfer.wakes(), 1);
         let closed = Rejected::Closed { permits: 1 };
-        assert_eq!((transfer.rejected(1), transfer.rejected(1)), (closed, closed));
-        assert_eq!((transfer.wakes(), device.calls().len()), (1, 2 + usize::from(reads::<W>())));
+        assert_eq!(
+            (transfer.rejected(1), transfer.rejected(1)),
+            (closed, closed)
+        );
+        assert_eq!(
+            (transfer.wakes(), device.calls().len()),
+            (1, 2 + usize::from(reads::<W>()))
+        );
     }
 
     fn one_that_is_evicted_is_told_and_may_come_again<W: Way>() {
@@ -1084,7 +1330,10 @@ mod refusals {
         transfer.waits();
         let newer = Task::waiting(queue.acquire(1));
         assert_eq!(transfer.wakes(), 1);
-        assert!(matches!(transfer.rejected(1), Rejected::Evicted { permits: 1, .. }));
+        assert!(matches!(
+            transfer.rejected(1),
+            Rejected::Evicted { permits: 1, .. }
+        ));
         drop(newer);
         transfer.waits();
         advance(&queue, ms(1));
@@ -1095,7 +1344,10 @@ mod refusals {
         let queue = queue(bucket(100), 49);
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert_eq!((transfer.moves(100), transfer.moves(100)), (50, 50));
-        assert!(matches!(transfer.rejected(100), Rejected::QueueFull { permits: 50, .. }));
+        assert!(matches!(
+            transfer.rejected(100),
+            Rejected::QueueFull { permits: 50, .. }
+        ));
     }
 }
 
@@ -1114,7 +1366,10 @@ mod conserved {
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         transfer.waker = waker(|| panic!("a waker"));
         assert!(transfer.poll(100).is_pending());
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(), "the releaser is told");
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
+            "the releaser is told"
+        );
         assert_eq!(available(&queue), 50);
         assert_eq!(transfer.moves(100), 50);
         drop(transfer);
@@ -1164,7 +1419,9 @@ mod all_of_it {
                 return outcome;
             }
             while task.wakes() == wakes {
-                let Next::At(due) = queue.advance() else { panic!("waits by time") };
+                let Next::At(due) = queue.advance() else {
+                    panic!("waits by time")
+                };
                 advance(queue, due);
             }
         }
@@ -1179,12 +1436,20 @@ mod all_of_it {
         let queue = limit();
         let mut reader = Box::pin(LimitedRead::new(device(BYTES), &queue));
         let mut all = vec![0; BYTES];
-        run(&queue, futures::AsyncReadExt::read_exact(&mut reader, &mut all)).unwrap();
+        run(
+            &queue,
+            futures::AsyncReadExt::read_exact(&mut reader, &mut all),
+        )
+        .unwrap();
         assert!(is_pattern(&all));
         let queue = limit();
         let mut reader = Box::pin(LimitedRead::new(device(BYTES), &queue));
         let mut all = vec![0; BYTES];
-        run(&queue, tokio_io::AsyncReadExt::read_exact(&mut reader, &mut all)).unwrap();
+        run(
+            &queue,
+            tokio_io::AsyncReadExt::read_exact(&mut reader, &mut all),
+        )
+        .unwrap();
         assert!(is_pattern(&all));
     }
 
@@ -1197,7 +1462,11 @@ mod all_of_it {
         assert_eq!(to.state().written, all);
         let (queue, to) = (limit(), device(0));
         let mut writer = Box::pin(LimitedWrite::new(to.clone(), &queue));
-        run(&queue, tokio_io::AsyncWriteExt::write_all(&mut writer, &all)).unwrap();
+        run(
+            &queue,
+            tokio_io::AsyncWriteExt::write_all(&mut writer, &all),
+        )
+        .unwrap();
         assert_eq!(to.state().written, all);
     }
 
@@ -1212,10 +1481,12 @@ mod all_of_it {
             match copy.poll() {
                 Poll::Ready(bytes) => break assert_eq!(bytes.unwrap(), BYTES as u64),
                 Poll::Pending => {
-                    let due = [queue.advance(), up.advance()].into_iter().filter_map(|next| match next {
-                        Next::At(due) => Some(due),
-                        _ => None,
-                    });
+                    let due = [queue.advance(), up.advance()]
+                        .into_iter()
+                        .filter_map(|next| match next {
+                            Next::At(due) => Some(due),
+                            _ => None,
+                        });
                     let due = due.min().expect("waits by time");
                     advance(&queue, due);
                     advance(&up, due);
@@ -1237,16 +1508,22 @@ mod vectored {
         let (mut first, mut second) = ([0; 9], [0; 9]);
         let mut buffers = [&mut [][..], &mut first, &mut second].map(IoSliceMut::new);
         let mut reader = Box::pin(LimitedRead::new(device.clone(), &queue));
-        let read = futures::AsyncRead::poll_read_vectored(reader.as_mut(), &mut context, &mut buffers);
+        let read =
+            futures::AsyncRead::poll_read_vectored(reader.as_mut(), &mut context, &mut buffers);
         assert!(matches!(read, Poll::Ready(Ok(5))));
         let mut writer = Box::pin(LimitedWrite::new(device.clone(), &queue));
         let bytes = [&[][..], &[1; 3], &[2; 2]].map(IoSlice::new);
-        let written = futures::AsyncWrite::poll_write_vectored(writer.as_mut(), &mut context, &bytes);
+        let written =
+            futures::AsyncWrite::poll_write_vectored(writer.as_mut(), &mut context, &bytes);
         assert!(matches!(written, Poll::Ready(Ok(3))));
-        let written = tokio_io::AsyncWrite::poll_write_vectored(writer.as_mut(), &mut context, &bytes);
+        let written =
+            tokio_io::AsyncWrite::poll_write_vectored(writer.as_mut(), &mut context, &bytes);
         assert!(matches!(written, Poll::Ready(Ok(3))));
         assert!(!tokio_io::AsyncWrite::is_write_vectored(&*writer));
-        assert_eq!(device.calls(), [Call::Read(5), Call::Write(3), Call::Write(3)]);
+        assert_eq!(
+            device.calls(),
+            [Call::Read(5), Call::Write(3), Call::Write(3)]
+        );
         assert_eq!(available(&queue), 0);
     }
 
@@ -1258,16 +1535,22 @@ mod vectored {
         let mut bytes = [[0; 9]; 2];
         let mut buffers = bytes.each_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut writer = Box::pin(LimitedWrite::new(device.clone(), &queue));
-        let read = futures::AsyncRead::poll_read_vectored(writer.as_mut(), &mut context, &mut buffers);
+        let read =
+            futures::AsyncRead::poll_read_vectored(writer.as_mut(), &mut context, &mut buffers);
         assert!(matches!(read, Poll::Ready(Ok(18))));
         let mut reader = Box::pin(LimitedRead::new(device.clone(), &queue));
         let bytes = bytes.each_ref().map(|bytes| IoSlice::new(bytes));
-        let written = futures::AsyncWrite::poll_write_vectored(reader.as_mut(), &mut context, &bytes);
+        let written =
+            futures::AsyncWrite::poll_write_vectored(reader.as_mut(), &mut context, &bytes);
         assert!(matches!(written, Poll::Ready(Ok(18))));
-        let written = tokio_io::AsyncWrite::poll_write_vectored(reader.as_mut(), &mut context, &bytes);
+        let written =
+            tokio_io::AsyncWrite::poll_write_vectored(reader.as_mut(), &mut context, &bytes);
         assert!(matches!(written, Poll::Ready(Ok(18))));
         assert!(tokio_io::AsyncWrite::is_write_vectored(&*reader));
-        assert_eq!(device.calls(), [Call::ReadVectored, Call::WriteVectored, Call::WriteVectored]);
+        assert_eq!(
+            device.calls(),
+            [Call::ReadVectored, Call::WriteVectored, Call::WriteVectored]
+        );
         assert_eq!(available(&queue), 10);
     }
 
@@ -1288,7 +1571,10 @@ mod vectored {
         buffer.clear();
         buffer.advance(20);
         let read = tokio_io::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
-        assert!(matches!(read, Poll::Ready(Ok(()))), "a full one needs no permits");
+        assert!(
+            matches!(read, Poll::Ready(Ok(()))),
+            "a full one needs no permits"
+        );
     }
 }
 
@@ -1309,11 +1595,23 @@ mod pointers {
         let mut reader = Box::pin(LimitedRead::new(device(100), Arc::clone(&shared)));
         now(reader.read_to_end(&mut Vec::new())).unwrap();
         drop(reader);
-        assert_eq!((available(&QUEUE), available(&shared), Arc::strong_count(&shared)), (10, 10, 1));
+        assert_eq!(
+            (
+                available(&QUEUE),
+                available(&shared),
+                Arc::strong_count(&shared)
+            ),
+            (10, 10, 1)
+        );
         let table = Keyed::new(Concurrency::new(10), Line::for_keys(100), Seed::new());
         let keyed: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 0));
         let held = keyed.try_acquire("bob", 10).unwrap();
-        let of = |key| Box::pin(LimitedRead::new(device(100), QueueKey::new(Arc::clone(&keyed), key)));
+        let of = |key| {
+            Box::pin(LimitedRead::new(
+                device(100),
+                QueueKey::new(Arc::clone(&keyed), key),
+            ))
+        };
         assert_eq!(now(of("alice").read_to_end(&mut all)).unwrap(), 100);
         assert!(now(of("bob").read_to_end(&mut all)).is_err());
         drop(held);
@@ -1329,7 +1627,10 @@ mod pointers {
         let mut reader = Box::pin(LimitedRead::new(device(5), &queue));
         let mut buffer = [0; 9];
         assert!(Futures::read(reader.as_mut(), &mut context, &mut buffer).is_pending());
-        assert_eq!((reader.waiting(), reader.get_ref().state().holds), (&[0][..], 4));
+        assert_eq!(
+            (reader.waiting(), reader.get_ref().state().holds),
+            (&[0][..], 4)
+        );
         let past = Futures::read(reader.as_mut().get_pin_mut(), &mut context, &mut buffer);
         assert!(matches!(past, Poll::Ready(Ok(4))));
         let mut writer = Box::pin(LimitedWrite::new(device(5), &queue));
@@ -1362,7 +1663,8 @@ fn a_reader_loses_no_bytes_where_a_waker_panics_as_its_permits_come_back() {
     let mut reader = Box::pin(LimitedRead::new(&b"0123456789"[..], &queue));
     let mut read = || {
         let (mut context, mut buffer) = (Context::from_waker(Waker::noop()), [0; 4]);
-        let outcome = futures_util::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
+        let outcome =
+            futures_util::AsyncRead::poll_read(reader.as_mut(), &mut context, &mut buffer);
         (matches!(outcome, Poll::Ready(Ok(4))), buffer)
     };
     assert!(catch_unwind(AssertUnwindSafe(&mut read)).is_err());

@@ -1,6 +1,9 @@
-//! Transfers in real time: files, a writer, and two readers on one limit, by the timers of tokio, of smol and of threads. They do not disturb each other: each has its clock and its queue, and mostly waits.
+//! Transfers in real time: files, a writer, and two readers on one limit, by the timers of tokio,
+//! of smol and of threads. They do not disturb each other: each has its clock and its queue, and
+//! mostly waits.
 //!
-//! What a machine does that is busy is not the adapter's: a time that is too long is measured anew, twice. A time that is too short is never excused.
+//! What a machine does that is busy is not the adapter's: a time that is too long is measured anew,
+//! twice. A time that is too short is never excused.
 #![cfg(all(feature = "tokio", feature = "async-io", feature = "futures-io"))]
 
 use core::future::Future;
@@ -16,7 +19,9 @@ use std::thread;
 use std::time::Instant;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
-use portcullis_async::{AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ThreadTimer, Timer, TokioTimer};
+use portcullis_async::{
+    AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ThreadTimer, Timer, TokioTimer,
+};
 use portcullis_core::{Rate, TokenBucket};
 use tokio::io as tokio_io;
 
@@ -30,7 +35,11 @@ type Shared<T> = Arc<Queue<TokenBucket, T>>;
 
 /// A queue that sees to its time by itself.
 fn limit<T: Timer + Send + Sync + 'static>(timer: T) -> Shared<T> {
-    let queue = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(RATE), BURST), timer, u64::MAX));
+    let queue = Arc::new(Queue::new(
+        TokenBucket::new(Rate::per_second(RATE), BURST),
+        timer,
+        u64::MAX,
+    ));
     queue.attend_shared();
     queue
 }
@@ -42,7 +51,11 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
         work();
         _ = tell.send(());
     });
-    assert_ne!(over.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout), "somebody sleeps for ever");
+    assert_ne!(
+        over.recv_timeout(time),
+        Err(mpsc::RecvTimeoutError::Timeout),
+        "somebody sleeps for ever"
+    );
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
@@ -57,9 +70,14 @@ impl Big {
     fn new() -> Self {
         static FILES: AtomicU32 = AtomicU32::new(0);
         let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("portcullis-io-rate-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "portcullis-io-rate-{}-{number}",
+            std::process::id()
+        ));
         let this = Self(path);
-        File::create(&this.0).and_then(|file| file.set_len(Self::BYTES)).expect("there is room for a name");
+        File::create(&this.0)
+            .and_then(|file| file.set_len(Self::BYTES))
+            .expect("there is room for a name");
         this
     }
 }
@@ -83,15 +101,22 @@ impl<F: Future> Future for Counted<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.polls += 1;
         let polls = self.polls;
-        self.future.as_mut().poll(context).map(|outcome| (outcome, polls))
+        self.future
+            .as_mut()
+            .poll(context)
+            .map(|outcome| (outcome, polls))
     }
 }
 
 fn counted<F: Future>(future: F) -> Counted<F> {
-    Counted { future: Box::pin(future), polls: 0 }
+    Counted {
+        future: Box::pin(future),
+        polls: 0,
+    }
 }
 
-/// Measures up to three times how long so many bytes take, and with how many polls: within 1 % of what the rate says, and never less.
+/// Measures up to three times how long so many bytes take, and with how many polls: within 1 % of
+/// what the rate says, and never less.
 fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
     let due = Duration::from_nanos((bytes - BURST) * 1_000_000_000 / u64::from(RATE));
     for attempt in 1.. {
@@ -99,7 +124,9 @@ fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
         let (moved, polls) = transfer();
         let time = begin.elapsed();
         let off = (time.as_secs_f64() / due.as_secs_f64() - 1.0) * 100.0;
-        println!("{what}: {moved} bytes in {time:.3?}, due in {due:.3?}: {off:+.2} %; {polls} polls");
+        println!(
+            "{what}: {moved} bytes in {time:.3?}, due in {due:.3?}: {off:+.2} %; {polls} polls"
+        );
         assert_eq!(moved, bytes);
         // The queue's clock begins a little later than the watch.
         assert!(time >= due, "{what}: more than the rate");
@@ -118,14 +145,18 @@ fn of_pieces(bytes: u64, each: u64) -> u64 {
 #[test]
 fn a_file_of_100_mb_by_tokio_takes_as_long_as_the_rate_says() {
     within(Duration::from_mins(1), || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         let file = Big::new();
         takes_its_time("a file by tokio", Big::BYTES, || {
             runtime.block_on(async {
                 let down = limit(TokioTimer::new());
                 let file = tokio::fs::File::open(&file.0).await.unwrap();
                 let mut reader = Box::pin(LimitedRead::new(file, down));
-                let (moved, polls) = counted(tokio_io::copy(&mut reader, &mut tokio_io::sink())).await;
+                let (moved, polls) =
+                    counted(tokio_io::copy(&mut reader, &mut tokio_io::sink())).await;
                 assert!(polls <= of_pieces(Big::BYTES, 4), "{polls} polls");
                 (moved.unwrap(), polls)
             })

@@ -1,4 +1,5 @@
-//! Queues by key: one for each key, in one table, with one clock. Most of it for both kinds of table.
+//! Queues by key: one for each key, in one table, with one clock. Most of it for both kinds of
+//! table.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
@@ -14,10 +15,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use allocations::allocations;
-use portcullis_async::{Acquire, KeyedQueue, Next, Order, Outcome, QueueKey, Rejected, ThreadTimer, Waited};
+use portcullis_async::{
+    Acquire, KeyedQueue, Next, Order, Outcome, QueueKey, Rejected, ThreadTimer, Waited,
+};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, Line,
-    ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedWord, Keys, Lease,
+    Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, now, permits, waker};
 
@@ -72,12 +75,16 @@ impl Kind for Words {
     }
 
     fn tokens(burst: u64) -> Self::Tokens {
-        let bucket = TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1), burst)
+            .build_on()
+            .unwrap();
         Keyed::new(bucket, Line::for_keys(KEYS), Seed::new())
     }
 
     fn fast() -> Self::Tokens {
-        let bucket = TokenBucket::builder(Rate::per_second(1_000), 1).build_on().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1_000), 1)
+            .build_on()
+            .unwrap();
         Keyed::new(bucket, Line::for_keys(KEYS), Seed::new())
     }
 
@@ -106,11 +113,19 @@ impl Kind for Objects {
     }
 
     fn tokens(burst: u64) -> Self::Tokens {
-        KeyedArray::for_keys(KEYS, || TokenBucket::new(Rate::per_second(1), burst), Seed::new())
+        KeyedArray::for_keys(
+            KEYS,
+            || TokenBucket::new(Rate::per_second(1), burst),
+            Seed::new(),
+        )
     }
 
     fn fast() -> Self::Tokens {
-        KeyedArray::for_keys(KEYS, || TokenBucket::new(Rate::per_second(1_000), 1), Seed::new())
+        KeyedArray::for_keys(
+            KEYS,
+            || TokenBucket::new(Rate::per_second(1_000), 1),
+            Seed::new(),
+        )
     }
 
     fn windows(limit: u64) -> Self::Windows {
@@ -176,7 +191,8 @@ fn bin(table: &impl Keys, key: u64) -> usize {
     table.locate(0, &key).unwrap().group(BINS)
 }
 
-/// So many keys of one bin, and one that is in another. The table is not hashed anew, so another one of the same size has them in the same places.
+/// So many keys of one bin, and one that is in another. The table is not hashed anew, so another
+/// one of the same size has them in the same places.
 fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
     let first = bin(table, 0);
     let mut same = (0..1_000_000).filter(|&key| bin(table, key) == first);
@@ -187,7 +203,10 @@ fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
         assert!(!addresses.contains(&address), "two keys share");
         addresses.push(address);
     }
-    (keys, (0..1_000).find(|&key| bin(table, key) != first).unwrap())
+    (
+        keys,
+        (0..1_000).find(|&key| bin(table, key) != first).unwrap(),
+    )
 }
 
 #[track_caller]
@@ -221,8 +240,14 @@ fn a_wait_of_one_key_holds_up_no_other_key<K: Kind>() {
     let [held_a, held_b] = held;
     drop(held_b);
     drop(granted(waits_b));
-    assert!(waits_a.is_pending(), "what another key has released is not its own");
-    assert!(now(queue.acquire(&b, 1)).is_ok(), "nobody waits for it any more");
+    assert!(
+        waits_a.is_pending(),
+        "what another key has released is not its own"
+    );
+    assert!(
+        now(queue.acquire(&b, 1)).is_ok(),
+        "nobody waits for it any more"
+    );
     drop(held_a);
     drop(granted(waits_a));
     assert_eq!((queue.counts().waiters, queue.counts().granted), (0, 4));
@@ -248,10 +273,21 @@ fn those_of_one_key_are_granted_in_their_order_whatever_other_keys_do<K: Kind>()
     for turn in 0..5 {
         for place in 0..3 {
             let key = keys[(place + turn) % 3];
-            let lease = held.iter().position(|lease| lease.limiter().id() == queue.key(&key).id());
+            let lease = held
+                .iter()
+                .position(|lease| lease.limiter().id() == queue.key(&key).id());
             drop(held.swap_remove(lease.unwrap()));
-            assert_eq!(order.lock().unwrap().pop(), Some((key, turn)), "the first of its key alone");
-            let wait = &mut waits.iter_mut().filter(|(of, _)| *of == key).nth(turn).unwrap().1;
+            assert_eq!(
+                order.lock().unwrap().pop(),
+                Some((key, turn)),
+                "the first of its key alone"
+            );
+            let wait = &mut waits
+                .iter_mut()
+                .filter(|(of, _)| *of == key)
+                .nth(turn)
+                .unwrap()
+                .1;
             held.push(wait.take().unwrap().outcome().unwrap());
         }
     }
@@ -291,7 +327,13 @@ fn nobody_overtakes_his_own_key_and_everybody_passes_others<K: Kind>() {
     let held = hold(&queue, a, 1);
     let two = Task::waiting(queue.acquire(&a, 2));
     for n in [0, 1, 2] {
-        assert_eq!(queue.try_acquire(&a, n).unwrap_err(), Denied::Exhausted { now: START, permits: n });
+        assert_eq!(
+            queue.try_acquire(&a, n).unwrap_err(),
+            Denied::Exhausted {
+                now: START,
+                permits: n
+            }
+        );
         assert!(queue.try_acquire(&b, n).is_ok() && queue.try_acquire(&far, n).is_ok());
     }
     let mut one = Task::waiting(queue.acquire(&a, 1));
@@ -309,19 +351,29 @@ fn each_key_has_room_for_its_own_permits<K: Kind>() {
     let queue = queue(K::permits(3), 4);
     let ([a, b], far) = neighbours(&K::permits(3));
     let _held = [a, b, far].map(|key| hold(&queue, key, 3));
-    let full = |permits| Rejected::QueueFull { permits, retry: Retry::OnRelease };
+    let full = |permits| Rejected::QueueFull {
+        permits,
+        retry: Retry::OnRelease,
+    };
     let mut waits = Vec::new();
     for key in [a, b, far] {
         waits.push(Task::waiting(queue.acquire(&key, 3)));
         assert_eq!(now(queue.acquire(&key, 2)).unwrap_err(), full(2));
         waits.push(Task::waiting(queue.acquire(&key, 0)));
-        assert_eq!(now(queue.acquire(&key, 0)).unwrap_err(), full(0), "also one for none has a place");
+        assert_eq!(
+            now(queue.acquire(&key, 0)).unwrap_err(),
+            full(0),
+            "also one for none has a place"
+        );
     }
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits, counts.refused), (6, 9, 6));
     assert_eq!(
         now(queue.acquire(&a, 4)).unwrap_err(),
-        Rejected::ExceedsCapacity { permits: 4, capacity: 3 },
+        Rejected::ExceedsCapacity {
+            permits: 4,
+            capacity: 3
+        },
         "and not for want of room"
     );
     drop(waits.remove(3));
@@ -337,7 +389,13 @@ fn waits_are_bounded_over_all_keys<K: Kind>() {
     let waits_b = Task::waiting(queue.acquire(&b, 1));
     for key in [a, b, far] {
         let rejected = now(queue.acquire(&key, 1)).unwrap_err();
-        assert_eq!(rejected, Rejected::QueueFull { permits: 1, retry: Retry::OnRelease });
+        assert_eq!(
+            rejected,
+            Rejected::QueueFull {
+                permits: 1,
+                retry: Retry::OnRelease
+            }
+        );
     }
     drop(of_a);
     let waits_far = Task::waiting(queue.acquire(&far, 1));
@@ -352,7 +410,12 @@ fn newest_first_evicts_of_its_own_key_alone<K: Kind>() {
     let queue = newest_first(K::permits(2), 2).with_max_waiters(5);
     let ([a, b, c], far) = neighbours(&K::permits(2));
     let held = [a, b, c, far].map(|key| hold(&queue, key, 2));
-    let evicted = |permits| Err(Rejected::Evicted { permits, retry: Retry::OnRelease });
+    let evicted = |permits| {
+        Err(Rejected::Evicted {
+            permits,
+            retry: Retry::OnRelease,
+        })
+    };
     let mut of_b = [1, 1].map(|n| Task::waiting(queue.acquire(&b, n)));
     let [oldest, mut old] = [1, 1].map(|n| Task::waiting(queue.acquire(&a, n)));
     let new = Task::waiting(queue.acquire(&a, 1));
@@ -366,42 +429,76 @@ fn newest_first_evicts_of_its_own_key_alone<K: Kind>() {
     // All places of the table are taken. Only of one's own key one is to be had.
     assert_eq!(
         now(queue.acquire(&c, 1)).unwrap_err(),
-        Rejected::QueueFull { permits: 1, retry: Retry::OnRelease }
+        Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease
+        }
     );
     let last = Task::waiting(queue.acquire(&a, 1));
     assert_eq!(permits(newest.outcome()), evicted(2));
     assert!(of_b.iter_mut().chain(&mut of_far).all(Task::is_pending));
-    assert_eq!((queue.counts().evicted, queue.counts().refused, queue.counts().waiters), (4, 1, 5));
+    assert_eq!(
+        (
+            queue.counts().evicted,
+            queue.counts().refused,
+            queue.counts().waiters
+        ),
+        (4, 1, 5)
+    );
     drop(held);
-    assert!(of_b.into_iter().chain(of_far).chain([last]).all(|wait| granted(wait).permits() == 1));
+    assert!(
+        of_b.into_iter()
+            .chain(of_far)
+            .chain([last])
+            .all(|wait| granted(wait).permits() == 1)
+    );
 }
 
 fn whoever_waits_for_any_key_is_told_when_the_queue_closes<K: Kind>() {
     let queue = queue(K::permits(1), 100);
     let held: Vec<_> = (0..50).map(|key: u64| hold(&queue, key, 1)).collect();
-    let waits: Vec<_> =
-        (0..50).flat_map(|key| [key; 2]).map(|key: u64| Task::waiting(queue.acquire(&key, 1))).collect();
+    let waits: Vec<_> = (0..50)
+        .flat_map(|key| [key; 2])
+        .map(|key: u64| Task::waiting(queue.acquire(&key, 1)))
+        .collect();
     assert!(!queue.is_closed());
     queue.close();
     assert!(queue.is_closed());
     for wait in waits {
-        assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Err(Rejected::Closed { permits: 1 })));
+        assert_eq!(
+            (wait.wakes(), permits(wait.outcome())),
+            (1, Err(Rejected::Closed { permits: 1 }))
+        );
     }
     assert_eq!((queue.counts().waiters, queue.advance()), (0, Next::Idle));
-    assert_eq!(now(queue.acquire(&99_u64, 1)).unwrap_err(), Rejected::Closed { permits: 1 });
+    assert_eq!(
+        now(queue.acquire(&99_u64, 1)).unwrap_err(),
+        Rejected::Closed { permits: 1 }
+    );
     let denied = queue.try_acquire(&99_u64, 1).unwrap_err();
-    assert_eq!(denied, Denied::Refused { now: START, permits: 1 });
+    assert_eq!(
+        denied,
+        Denied::Refused {
+            now: START,
+            permits: 1
+        }
+    );
     assert_eq!(queue.key(&99_u64).retry(denied), Retry::Never);
     assert!(queue.key(&99_u64).peek_at(START, 1).is_err());
     drop(held);
-    assert_eq!(queue.key(&7_u64).available_at(START), 1, "what is out comes back");
+    assert_eq!(
+        queue.key(&7_u64).available_at(START),
+        1,
+        "what is out comes back"
+    );
 }
 
 fn a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
     let queue = queue(K::permits(3), 100);
     let ([a, b], _) = neighbours(&K::permits(3));
     let [of_a, of_b] = [a, b].map(|key| hold(&queue, key, 2));
-    let [head, one, middle, other, mut end] = [2, 1, 3, 1, 1].map(|n| Task::waiting(queue.acquire(&a, n)));
+    let [head, one, middle, other, mut end] =
+        [2, 1, 3, 1, 1].map(|n| Task::waiting(queue.acquire(&a, n)));
     let mut of_other = Task::waiting(queue.acquire(&b, 2));
     drop(middle);
     assert_eq!((one.wakes(), other.wakes()), (0, 0));
@@ -410,13 +507,23 @@ fn a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
     assert_eq!(other.wakes(), 0, "all are out");
     assert!(end.is_pending() && of_other.is_pending());
     drop(end);
-    assert_eq!((queue.counts().waiters, queue.counts().permits, queue.counts().cancelled), (2, 3, 3));
+    assert_eq!(
+        (
+            queue.counts().waiters,
+            queue.counts().permits,
+            queue.counts().cancelled
+        ),
+        (2, 3, 3)
+    );
     drop(other);
     drop(one);
     assert!(queue.try_acquire(&a, 1).is_ok(), "nobody waits for it");
     drop((of_a, of_b));
     drop(granted(of_other));
-    assert_eq!((queue.key(&a).available_at(START), queue.counts().waiters), (3, 0));
+    assert_eq!(
+        (queue.key(&a).available_at(START), queue.counts().waiters),
+        (3, 0)
+    );
     // Before it was polled, it was not there.
     drop(queue.acquire(&a, 1));
     assert_eq!(queue.counts().cancelled, 4);
@@ -440,7 +547,8 @@ fn a_token_that_was_granted_and_not_wanted_goes_on_at_once<K: Kind>() {
     let queue = queue(K::tokens(1), 9);
     let ([a, b], _) = neighbours(&K::tokens(1));
     drop([a, b].map(|key| hold(&queue, key, 1)));
-    let [unwanted, next, mut last] = [a, a, a].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
+    let [unwanted, next, mut last] =
+        [a, a, a].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
     let mut other = Task::waiting(queue.acquire(&b, 1).until(secs(5)));
     queue.clock().set(secs(1));
     queue.advance();
@@ -458,9 +566,20 @@ fn a_deadline_is_judged_by_the_line_of_its_key<K: Kind>() {
     drop([a, b, far].map(|key| hold(&queue, key, 1)));
     let _two = [a, a].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
     let until = |key: u64, at| queue.acquire(&key, 1).until(at);
-    let late = |second| Rejected::Deadline { permits: 1, retry: Retry::At(secs(second)) };
-    assert_eq!(now(until(a, Timestamp::from_millis(2_999))).unwrap_err(), late(3), "two are before it");
-    assert_eq!(now(until(b, Timestamp::from_millis(999))).unwrap_err(), late(1), "nobody is");
+    let late = |second| Rejected::Deadline {
+        permits: 1,
+        retry: Retry::At(secs(second)),
+    };
+    assert_eq!(
+        now(until(a, Timestamp::from_millis(2_999))).unwrap_err(),
+        late(3),
+        "two are before it"
+    );
+    assert_eq!(
+        now(until(b, Timestamp::from_millis(999))).unwrap_err(),
+        late(1),
+        "nobody is"
+    );
     assert_eq!(now(until(b, START)).unwrap_err(), late(1));
     assert_eq!(queue.counts().late, 3);
     let third = Task::waiting(until(a, secs(3)));
@@ -469,7 +588,11 @@ fn a_deadline_is_judged_by_the_line_of_its_key<K: Kind>() {
         queue.clock().set(secs(second));
         queue.advance();
     }
-    assert_eq!((granted(third).permits(), granted(first).permits()), (1, 1), "at the very instant");
+    assert_eq!(
+        (granted(third).permits(), granted(first).permits()),
+        (1, 1),
+        "at the very instant"
+    );
     assert_eq!(queue.counts().late, 3);
 }
 
@@ -485,7 +608,13 @@ fn a_deadline_that_is_over_lets_those_behind_it_go<K: Kind>() {
     assert_eq!(queue.advance(), Next::At(secs(9)));
     assert_eq!(
         (head.wakes(), permits(head.outcome())),
-        (1, Err(Rejected::Deadline { permits: 2, retry: Retry::OnRelease }))
+        (
+            1,
+            Err(Rejected::Deadline {
+                permits: 2,
+                retry: Retry::OnRelease
+            })
+        )
     );
     let _one = granted(behind);
     assert!(other.is_pending());
@@ -503,7 +632,10 @@ fn a_deadline_of_what_has_to_be_released_ends_a_wait_in_time<K: Kind>() {
     queue.clock().set(secs(2));
     assert_eq!(queue.advance(), Next::Idle);
     drop(lease);
-    assert!(matches!(late.outcome(), Err(Rejected::Deadline { permits: 1, .. })));
+    assert!(matches!(
+        late.outcome(),
+        Err(Rejected::Deadline { permits: 1, .. })
+    ));
 }
 
 fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
@@ -525,7 +657,10 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
         .collect();
     // One after the other.
     for turn in 0..100 {
-        assert_eq!(queue.advance(), Next::At(Timestamp::from_millis(1_000 + turn)));
+        assert_eq!(
+            queue.advance(),
+            Next::At(Timestamp::from_millis(1_000 + turn))
+        );
         queue.clock().set(Timestamp::from_millis(1_000 + turn));
         queue.advance();
         assert_eq!(core::mem::take(&mut *order.lock().unwrap()), [turn]);
@@ -537,11 +672,20 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
     queue.clock().set(Timestamp::from_millis(1_199));
     assert_eq!(queue.advance(), Next::At(Timestamp::from_millis(1_200)));
     let woken = core::mem::take(&mut *order.lock().unwrap());
-    assert_eq!(woken, (100..200).filter(|turn| (turn - 100) % 3 != 0).collect::<Vec<_>>());
+    assert_eq!(
+        woken,
+        (100..200)
+            .filter(|turn| (turn - 100) % 3 != 0)
+            .collect::<Vec<_>>()
+    );
     queue.clock().set(secs(9));
     assert_eq!(queue.advance(), Next::Idle);
     assert_eq!(*order.lock().unwrap(), (200..MANY).collect::<Vec<_>>());
-    assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+    assert!(
+        waits
+            .into_iter()
+            .all(|wait| permits(wait.outcome()) == Ok(1))
+    );
 }
 
 fn windows_are_waited_for_to_their_end<K: Kind>() {
@@ -565,8 +709,10 @@ fn hundreds_of_keys_that_are_due_at_once_are_all_granted_at_once<K: Kind>() {
     let queue = queue(K::tokens(2), 9);
     let keys = 0..500_u64;
     keys.clone().for_each(|key| drop(hold(&queue, key, 2)));
-    let waits: Vec<_> =
-        keys.flat_map(|key| [key; 2]).map(|key: u64| Task::waiting(queue.acquire(&key, 1))).collect();
+    let waits: Vec<_> = keys
+        .flat_map(|key| [key; 2])
+        .map(|key: u64| Task::waiting(queue.acquire(&key, 1)))
+        .collect();
     queue.clock().set(secs(2));
     assert_eq!(queue.advance(), Next::Idle);
     assert!(waits.into_iter().all(|wait| granted(wait).permits() == 1));
@@ -576,7 +722,8 @@ fn all_keys_have_one_timer_for_what_comes_first<K: Kind>() {
     let queue = Arc::new(queue(K::tokens(1), 9));
     queue.attend_shared();
     let hand = queue.clock();
-    let wait = |key: u64| Task::waiting(Acquire::new(QueueKey::new(Arc::clone(&queue), &key), 1, 1));
+    let wait =
+        |key: u64| Task::waiting(Acquire::new(QueueKey::new(Arc::clone(&queue), &key), 1, 1));
     hand.set(secs(2));
     (0..5).for_each(|key| drop(hold(&queue, key, 1)));
     let later = wait(0);
@@ -587,7 +734,11 @@ fn all_keys_have_one_timer_for_what_comes_first<K: Kind>() {
     hand.set(secs(2));
     assert_eq!(hand.alarm(), Some(secs(3)));
     let [second, third] = [0, 1].map(wait);
-    assert_eq!(hand.armed(), [secs(3)], "armed once: nothing comes before it");
+    assert_eq!(
+        hand.armed(),
+        [secs(3)],
+        "armed once: nothing comes before it"
+    );
     drop(hold(&queue, 9, 1));
     let deadline = Task::waiting(queue.acquire(&9_u64, 1).until(secs(3)));
     hand.run(secs(4));
@@ -610,7 +761,11 @@ fn a_driver_sees_to_all_keys<K: Kind>() {
         drop(hold(&queue, key, 1));
         let before = driver.wakes();
         waits.push(Task::waiting(queue.acquire(&key, 1)));
-        assert_eq!(driver.wakes() - before, usize::from(key == 39), "told of what comes first, once");
+        assert_eq!(
+            driver.wakes() - before,
+            usize::from(key == 39),
+            "told of what comes first, once"
+        );
         assert!(driver.is_pending());
     }
     assert_eq!(hand.alarm(), Some(Timestamp::from_millis(1_010)));
@@ -629,12 +784,22 @@ fn a_changed_limit_is_the_limit_of_those_who_wait<K: Kind>() {
     let held = [a, b, far].map(|key| hold(&queue, key, 2));
     let mut waits = [a, b, far].map(|key| [2, 1].map(|n| Task::waiting(queue.acquire(&key, n))));
     queue.change(|table| K::set_limit(table, 4));
-    assert!(waits.iter().all(|[two, one]| (two.wakes(), one.wakes()) == (1, 0)), "two more for each key");
+    assert!(
+        waits
+            .iter()
+            .all(|[two, one]| (two.wakes(), one.wakes()) == (1, 0)),
+        "two more for each key"
+    );
     queue.change(|table| K::set_limit(table, 1));
     assert!(waits.iter_mut().all(|[_, one]| one.is_pending()));
     let [[two_a, one_a], [two_b, one_b], [two_far, one_far]] = waits;
     drop(held);
-    assert!([&one_a, &one_b, &one_far].iter().all(|one| one.wakes() == 0), "two are out still");
+    assert!(
+        [&one_a, &one_b, &one_far]
+            .iter()
+            .all(|one| one.wakes() == 0),
+        "two are out still"
+    );
     drop([two_a, two_b, two_far].map(|two| two.outcome().unwrap()));
     let leases = [one_a, one_b, one_far].map(granted);
     // Those who ask for more than there are by now are told when it is their turn.
@@ -642,7 +807,13 @@ fn a_changed_limit_is_the_limit_of_those_who_wait<K: Kind>() {
     let more = Task::waiting(queue.acquire(&a, 2));
     let behind = Task::waiting(queue.acquire(&a, 1));
     queue.change(|table| K::set_limit(table, 1));
-    assert_eq!(permits(more.outcome()), Err(Rejected::ExceedsCapacity { permits: 2, capacity: 1 }));
+    assert_eq!(
+        permits(more.outcome()),
+        Err(Rejected::ExceedsCapacity {
+            permits: 2,
+            capacity: 1
+        })
+    );
     drop(leases);
     drop(granted(behind));
 }
@@ -655,7 +826,11 @@ fn a_future_and_a_lease_may_own_the_queue<K: Kind>() {
     thread::spawn(move || drop(held)).join().unwrap();
     let lease = thread::spawn(move || granted(wait)).join().unwrap();
     assert!(queue.try_acquire(&1_u64, 1).is_err());
-    let other = Task::waiting(Acquire::new(QueueKey::of(Arc::clone(&queue), 0, &1_u64).unwrap(), 1, 1));
+    let other = Task::waiting(Acquire::new(
+        QueueKey::of(Arc::clone(&queue), 0, &1_u64).unwrap(),
+        1,
+        1,
+    ));
     drop(queue);
     drop(lease);
     let last = granted(other);
@@ -731,7 +906,9 @@ fn a_hook_is_told_of_the_waits_of_all_keys<K: Kind>() {
     let told = Mutex::new(Vec::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(K::permits(1), Hand::new(), 9);
     let queue = queue.with_hook(|waited: &Waited| {
-        told.lock().unwrap().push((waited.permits, waited.time, waited.outcome));
+        told.lock()
+            .unwrap()
+            .push((waited.permits, waited.time, waited.outcome));
     });
     let held = [1_u64, 2].map(|key| now(queue.acquire(&key, 1)).unwrap());
     let one = Task::waiting(queue.acquire(&1_u64, 1));
@@ -741,7 +918,11 @@ fn a_hook_is_told_of_the_waits_of_all_keys<K: Kind>() {
     drop(held);
     drop((one.outcome(), two));
     let granted = |secs| (1, Duration::from_secs(secs), Outcome::Granted);
-    assert_eq!(*told.lock().unwrap(), [granted(3), granted(2)], "also of one that was not polled again");
+    assert_eq!(
+        *told.lock().unwrap(),
+        [granted(3), granted(2)],
+        "also of one that was not polled again"
+    );
 }
 
 fn a_waker_may_release_for_another_key<K: Kind>() {
@@ -755,7 +936,10 @@ fn a_waker_may_release_for_another_key<K: Kind>() {
     let releases = waker(move || drop(of_b.lock().unwrap().take()));
     assert!(wait.poll_with(&releases).is_pending());
     drop(of_a);
-    assert_eq!((granted(other).permits(), permits(wait.outcome())), (1, Ok(1)));
+    assert_eq!(
+        (granted(other).permits(), permits(wait.outcome())),
+        (1, Ok(1))
+    );
 }
 
 /// xorshift64*.
@@ -774,7 +958,11 @@ impl Random {
     }
 }
 
-const STEPS: usize = if cfg!(debug_assertions) { 30_000 } else { 200_000 };
+const STEPS: usize = if cfg!(debug_assertions) {
+    30_000
+} else {
+    200_000
+};
 
 /// What became of a wait, or that it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -797,7 +985,8 @@ impl Plain {
         self.line.iter().map(|&(_, n)| u64::from(n.max(1))).sum()
     }
 
-    /// Grants as many as fit, from the first one on. `free` tells what there is, and `taken` takes it.
+    /// Grants as many as fit, from the first one on. `free` tells what there is, and `taken` takes
+    /// it.
     fn serve(&mut self, limit: u32, fates: &mut HashMap<usize, Fate>) {
         while let Some(&(number, n)) = self.line.front() {
             let fate = if n.max(1) > limit {
@@ -845,25 +1034,45 @@ impl<T: QueueKeys> Beside<'_, T> {
         let (limit, newest_first) = (self.limit, self.order == Order::NewestFirst);
         let plain = self.keys.entry(key).or_default();
         if n.max(1) > limit {
-            let Poll::Ready(Err(rejected)) = outcome else { panic!("more than the limit") };
-            assert_eq!(rejected, Rejected::ExceedsCapacity { permits: n, capacity: limit });
+            let Poll::Ready(Err(rejected)) = outcome else {
+                panic!("more than the limit")
+            };
+            assert_eq!(
+                rejected,
+                Rejected::ExceedsCapacity {
+                    permits: n,
+                    capacity: limit
+                }
+            );
             return;
         }
         if (newest_first || plain.line.is_empty()) && plain.out + n.max(1) <= limit {
-            let Poll::Ready(Ok(lease)) = outcome else { panic!("is free") };
+            let Poll::Ready(Ok(lease)) = outcome else {
+                panic!("is free")
+            };
             plain.out += n;
             self.leases.push((key, n, lease));
             return;
         }
         let could_fit = self.most.1 > 0 && u64::from(n.max(1)) <= self.most.0;
         while could_fit && newest_first && !self.fits(key, n) {
-            let Some((number, _)) = self.keys.entry(key).or_default().line.pop_back() else { break };
+            let Some((number, _)) = self.keys.entry(key).or_default().line.pop_back() else {
+                break;
+            };
             self.fates.insert(number, Fate::Evicted);
             self.counts[1] += 1;
         }
         if !(could_fit && self.fits(key, n)) {
-            let Poll::Ready(Err(rejected)) = outcome else { panic!("is full") };
-            assert_eq!(rejected, Rejected::QueueFull { permits: n, retry: Retry::OnRelease });
+            let Poll::Ready(Err(rejected)) = outcome else {
+                panic!("is full")
+            };
+            assert_eq!(
+                rejected,
+                Rejected::QueueFull {
+                    permits: n,
+                    retry: Retry::OnRelease
+                }
+            );
             self.counts[0] += 1;
             return;
         }
@@ -883,7 +1092,11 @@ impl<T: QueueKeys> Beside<'_, T> {
         let taken = self.queue.try_acquire(&key, n);
         let plain = self.keys.entry(key).or_default();
         let may = self.order == Order::NewestFirst || plain.line.is_empty();
-        assert_eq!(taken.is_ok(), may && plain.out + n.max(1) <= self.limit, "{key} {n}");
+        assert_eq!(
+            taken.is_ok(),
+            may && plain.out + n.max(1) <= self.limit,
+            "{key} {n}"
+        );
         if let Ok(lease) = taken {
             plain.out += n;
             self.leases.push((key, n, lease));
@@ -904,7 +1117,11 @@ impl<T: QueueKeys> Beside<'_, T> {
             Some(Fate::Waits) => {
                 self.counts[2] += 1;
                 let plain = self.keys.get_mut(&key).unwrap();
-                let place = plain.line.iter().position(|&(one, _)| one == number).unwrap();
+                let place = plain
+                    .line
+                    .iter()
+                    .position(|&(one, _)| one == number)
+                    .unwrap();
                 plain.line.remove(place);
                 if place == 0 {
                     plain.serve(self.limit, &mut self.fates);
@@ -938,8 +1155,14 @@ impl<T: QueueKeys> Beside<'_, T> {
         let waiters: usize = self.keys.values().map(|plain| plain.line.len()).sum();
         let lines = self.keys.values().flat_map(|plain| &plain.line);
         let permits: u64 = lines.map(|&(_, n)| u64::from(n)).sum();
-        assert_eq!((counts.waiters as usize, counts.permits), (waiters, permits));
-        assert_eq!([counts.refused, counts.evicted, counts.cancelled], self.counts);
+        assert_eq!(
+            (counts.waiters as usize, counts.permits),
+            (waiters, permits)
+        );
+        assert_eq!(
+            [counts.refused, counts.evicted, counts.cancelled],
+            self.counts
+        );
         for (number, _, _, task) in &self.waits {
             assert_eq!(
                 task.wakes(),
@@ -960,7 +1183,9 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
         let table = K::permits(3);
         let ([a, b, c, d], _) = neighbours(&table);
         let keys = [a, b, c, d, 1_001, 1_002, 1_003, 1_004];
-        let queue = queue(table, most.0).with_order(order).with_max_waiters(most.1 as u32);
+        let queue = queue(table, most.0)
+            .with_order(order)
+            .with_max_waiters(most.1 as u32);
         let mut beside = Beside {
             queue: &queue,
             order,
@@ -980,7 +1205,8 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
                 0..50 => beside.acquire(key, random.permits(4)),
                 50..55 => beside.try_acquire(key, random.permits(4)),
                 55..67 if !beside.leases.is_empty() => {
-                    let (key, n, lease) = beside.leases.swap_remove(random.below(beside.leases.len()));
+                    let (key, n, lease) =
+                        beside.leases.swap_remove(random.below(beside.leases.len()));
                     drop(lease);
                     beside.give_back(key, n);
                 }
@@ -989,7 +1215,9 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
                         beside.poll(random.below(beside.waits.len()));
                     }
                 }
-                90..96 if !beside.waits.is_empty() => beside.cancel(random.below(beside.waits.len())),
+                90..96 if !beside.waits.is_empty() => {
+                    beside.cancel(random.below(beside.waits.len()))
+                }
                 96 => assert_eq!(
                     queue.advance(),
                     if beside.keys.values().all(|plain| plain.line.is_empty()) {
@@ -1018,20 +1246,30 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
             while let Some(over) = beside.waits.iter().position(|(.., task)| task.wakes() > 0) {
                 beside.poll(over);
             }
-            let Some((key, n, lease)) = beside.leases.pop() else { break };
+            let Some((key, n, lease)) = beside.leases.pop() else {
+                break;
+            };
             drop(lease);
             beside.give_back(key, n);
         }
         assert!(beside.waits.is_empty(), "somebody waits for what is free");
         beside.check();
         let [refused, evicted, cancelled] = beside.counts;
-        assert!(refused > 10 && cancelled > 200, "{refused} refused, {cancelled} cancelled");
-        assert_eq!(evicted > 500, order == Order::NewestFirst, "{evicted} evicted");
+        assert!(
+            refused > 10 && cancelled > 200,
+            "{refused} refused, {cancelled} cancelled"
+        );
+        assert_eq!(
+            evicted > 500,
+            order == Order::NewestFirst,
+            "{evicted} evicted"
+        );
     }
 }
 
-/// Tokens of a key at the second to which they were counted, and who waits for them: number, tokens, and the last second that will do: half a
-/// second more is the deadline, so that nothing else is due then.
+/// Tokens of a key at the second to which they were counted, and who waits for them: number,
+/// tokens, and the last second that will do: half a second more is the deadline, so that nothing
+/// else is due then.
 struct Tokens {
     there: u64,
     at: u64,
@@ -1061,7 +1299,10 @@ impl Tokens {
 
     /// What happens at `second`: it is too late for some, and others have what they wait for.
     fn pass(&mut self, second: u64, granted: &mut Vec<usize>, late: &mut Vec<usize>) {
-        let (gone, left) = self.line.drain(..).partition::<Vec<_>, _>(|&(.., last)| last < second);
+        let (gone, left) = self
+            .line
+            .drain(..)
+            .partition::<Vec<_>, _>(|&(.., last)| last < second);
         late.extend(gone.into_iter().map(|(number, ..)| number));
         self.line = left.into();
         self.serve(second, granted);
@@ -1073,7 +1314,9 @@ impl Tokens {
 
     /// The second at which the first one has what it waits for.
     fn due(&self) -> Option<u64> {
-        self.line.front().map(|&(_, n, _)| self.at + u64::from(n.max(1)) - self.there)
+        self.line
+            .front()
+            .map(|&(_, n, _)| self.at + u64::from(n.max(1)) - self.there)
     }
 }
 
@@ -1085,11 +1328,22 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
         let ([a, b, c], far) = neighbours(&table);
         let keys = [a, b, c, far, 1_001, 1_002];
         // What is late is granted as of when it is.
-        let queue = queue(table, Tokens::ROOM).with_order(order).with_slack(Duration::ZERO);
+        let queue = queue(table, Tokens::ROOM)
+            .with_order(order)
+            .with_slack(Duration::ZERO);
         let (mut second, mut settled, mut late_ones) = (0, 0, 0);
         let mut plain: HashMap<u64, Tokens> = keys
             .iter()
-            .map(|&key| (key, Tokens { there: Tokens::BURST, at: 0, line: VecDeque::new() }))
+            .map(|&key| {
+                (
+                    key,
+                    Tokens {
+                        there: Tokens::BURST,
+                        at: 0,
+                        line: VecDeque::new(),
+                    },
+                )
+            })
             .collect();
         let mut waits: HashMap<usize, Task<_>> = HashMap::new();
         let mut random = Random(seed);
@@ -1100,8 +1354,16 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
             match random.below(10) {
                 0..7 => {
                     let n = random.permits(3);
-                    let last = if random.below(2) == 0 { second + random.below(9) as u64 } else { u64::MAX };
-                    let until = if last == u64::MAX { Timestamp::MAX } else { half(last) };
+                    let last = if random.below(2) == 0 {
+                        second + random.below(9) as u64
+                    } else {
+                        u64::MAX
+                    };
+                    let until = if last == u64::MAX {
+                        Timestamp::MAX
+                    } else {
+                        half(last)
+                    };
                     tokens.count(second);
                     let mut task = Task::new(queue.acquire(&key, n).until(until));
                     let outcome = task.poll();
@@ -1113,10 +1375,14 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     // When all that is before it, and it, have come in.
                     let ahead: u64 = tokens.line.iter().map(|&(_, n, _)| u64::from(n)).sum();
                     let ahead = if newest_first { 0 } else { ahead };
-                    let at = (second + ahead + u64::from(n.max(1))).saturating_sub(tokens.there).max(second);
+                    let at = (second + ahead + u64::from(n.max(1)))
+                        .saturating_sub(tokens.there)
+                        .max(second);
                     let retry = Retry::At(secs(at));
                     if at > last {
-                        let Poll::Ready(Err(rejected)) = outcome else { panic!("is too late") };
+                        let Poll::Ready(Err(rejected)) = outcome else {
+                            panic!("is too late")
+                        };
                         assert_eq!(rejected, Rejected::Deadline { permits: n, retry });
                         late_ones += 1;
                         continue;
@@ -1124,10 +1390,14 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     while newest_first && tokens.room() + u64::from(n.max(1)) > Tokens::ROOM {
                         let (evicted, m, _) = tokens.line.pop_back().unwrap();
                         let outcome = waits.remove(&evicted).unwrap().outcome();
-                        assert!(matches!(outcome, Err(Rejected::Evicted { permits, .. }) if permits == m));
+                        assert!(
+                            matches!(outcome, Err(Rejected::Evicted { permits, .. }) if permits == m)
+                        );
                     }
                     if tokens.room() + u64::from(n.max(1)) > Tokens::ROOM {
-                        let Poll::Ready(Err(rejected)) = outcome else { panic!("is full") };
+                        let Poll::Ready(Err(rejected)) = outcome else {
+                            panic!("is full")
+                        };
                         assert_eq!(rejected, Rejected::QueueFull { permits: n, retry });
                         continue;
                     }
@@ -1137,8 +1407,13 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     waits.insert(number, task);
                 }
                 7 => {
-                    let Some(&(cancelled, ..)) = tokens.line.get(random.below(4)) else { continue };
-                    let was_head = tokens.line.front().is_some_and(|&(head, ..)| head == cancelled);
+                    let Some(&(cancelled, ..)) = tokens.line.get(random.below(4)) else {
+                        continue;
+                    };
+                    let was_head = tokens
+                        .line
+                        .front()
+                        .is_some_and(|&(head, ..)| head == cancelled);
                     tokens.line.retain(|&(number, ..)| number != cancelled);
                     drop(waits.remove(&cancelled));
                     if was_head {
@@ -1164,30 +1439,51 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                 assert!(matches!(outcome, Err(Rejected::Deadline { .. })));
             }
             if number % 16 == 0 {
-                assert!(waits.values().all(|task| task.wakes() == 0), "woken, and not granted");
+                assert!(
+                    waits.values().all(|task| task.wakes() == 0),
+                    "woken, and not granted"
+                );
                 let counts = queue.counts();
-                assert_eq!((counts.waiters as usize, counts.late as usize), (waits.len(), late_ones));
-                let lasts = plain.values().flat_map(|tokens| tokens.line.iter().map(|&(.., last)| last));
+                assert_eq!(
+                    (counts.waiters as usize, counts.late as usize),
+                    (waits.len(), late_ones)
+                );
+                let lasts = plain
+                    .values()
+                    .flat_map(|tokens| tokens.line.iter().map(|&(.., last)| last));
                 let lasts = lasts.filter(|&last| last < u64::MAX).map(half);
-                let next = plain.values().filter_map(Tokens::due).map(secs).chain(lasts).min();
+                let next = plain
+                    .values()
+                    .filter_map(Tokens::due)
+                    .map(secs)
+                    .chain(lasts)
+                    .min();
                 assert_eq!(queue.advance(), next.map_or(Next::Idle, Next::At));
             }
         }
-        assert!(settled > STEPS / 20 && late_ones > STEPS / 20, "{settled} granted, {late_ones} late");
+        assert!(
+            settled > STEPS / 20 && late_ones > STEPS / 20,
+            "{settled} granted, {late_ones} late"
+        );
     }
 }
 
 fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
     const THREADS: usize = 4;
     const LIMIT: u32 = 2;
-    const ROUNDS: usize = if cfg!(debug_assertions) { 3_000 } else { 30_000 };
+    const ROUNDS: usize = if cfg!(debug_assertions) {
+        3_000
+    } else {
+        30_000
+    };
     let queue = Arc::new(queue(K::permits(LIMIT), 1_000));
     let ([a, b, c], far) = neighbours(&K::permits(LIMIT));
     let keys = [a, b, c, far];
     let out: Arc<[AtomicU32; 4]> = Arc::default();
     let granted = Arc::new(AtomicUsize::new(0));
     // What is sent here is released by another thread.
-    let (send, releases) = mpsc::sync_channel::<(usize, Lease<QueueKey<Arc<Manual<K::Permits>>>>)>(8);
+    let (send, releases) =
+        mpsc::sync_channel::<(usize, Lease<QueueKey<Arc<Manual<K::Permits>>>>)>(8);
     let releaser = thread::spawn({
         let out = Arc::clone(&out);
         move || {
@@ -1209,7 +1505,10 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
                     let mut wait = Box::pin(Acquire::new(own, n, n));
                     if random.below(3) == 0 {
                         // Given up, be it granted meanwhile.
-                        let _ = wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).map(drop);
+                        let _ = wait
+                            .as_mut()
+                            .poll(&mut Context::from_waker(Waker::noop()))
+                            .map(drop);
                         continue;
                     }
                     let lease = futures_executor::block_on(wait).unwrap();
@@ -1242,7 +1541,8 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
 fn threads_get_the_tokens_of_each_key_by_one_timer<K: Kind>() {
     const EACH: u64 = 60;
     const KEYS: u64 = 6;
-    let queue: Arc<KeyedQueue<_, ThreadTimer>> = Arc::new(KeyedQueue::new(K::fast(), ThreadTimer::new(), 9));
+    let queue: Arc<KeyedQueue<_, ThreadTimer>> =
+        Arc::new(KeyedQueue::new(K::fast(), ThreadTimer::new(), 9));
     queue.attend_shared();
     let begin = queue.clock().now();
     thread::scope(|scope| {
@@ -1267,8 +1567,12 @@ fn threads_get_the_tokens_of_each_key_by_one_timer<K: Kind>() {
         }
     });
     let took = queue.clock().now().saturating_since(begin);
-    // One is there at first, and what comes in while nobody looks may be granted later, up to the slack.
-    assert!(took >= Duration::from_millis(EACH - 1 - 10), "{took:?}: more than the rate");
+    // One is there at first, and what comes in while nobody looks may be granted later, up to the
+    // slack.
+    assert!(
+        took >= Duration::from_millis(EACH - 1 - 10),
+        "{took:?}: more than the rate"
+    );
     assert_eq!(queue.counts().waiters, 0);
 }
 
@@ -1283,9 +1587,16 @@ fn no_wait_for_a_key_allocates<K: Kind>() {
             KeyedQueue::new(K::tokens(2), ManualClock::new(), 9).with_order(order);
         let count = allocations(|| {
             let mut ready = pin!(permits.acquire(&1_u64, 2));
-            let Poll::Ready(Ok(held)) = poll(&mut ready) else { panic!("free") };
-            assert!(permits.try_acquire(&1_u64, 1).is_err() && permits.try_acquire(&2_u64, 1).is_ok());
-            let mut waits = [pin!(permits.acquire(&1_u64, 1)), pin!(permits.acquire(&1_u64, 0))];
+            let Poll::Ready(Ok(held)) = poll(&mut ready) else {
+                panic!("free")
+            };
+            assert!(
+                permits.try_acquire(&1_u64, 1).is_err() && permits.try_acquire(&2_u64, 1).is_ok()
+            );
+            let mut waits = [
+                pin!(permits.acquire(&1_u64, 1)),
+                pin!(permits.acquire(&1_u64, 0)),
+            ];
             assert!(waits.iter_mut().all(|wait| poll(wait).is_pending()));
             // Refused, or evicts.
             let mut third = pin!(permits.acquire(&1_u64, 2));
@@ -1306,7 +1617,10 @@ fn no_wait_for_a_key_allocates<K: Kind>() {
             tokens.clock().set(secs(2));
             tokens.advance();
             assert!(poll(&mut one).is_ready() && poll(&mut two).is_ready());
-            let _ = (tokens.counts(), tokens.key(&1_u64).peek_at(secs(2), 1).is_ok());
+            let _ = (
+                tokens.counts(),
+                tokens.key(&1_u64).peek_at(secs(2), 1).is_ok(),
+            );
         });
         assert_eq!(count, 0);
     }
@@ -1376,7 +1690,11 @@ fn a_key_that_finds_no_entry_waits_until_one_is_free() {
     assert_eq!(held.len(), 8);
     let wait = Task::waiting(queue.acquire(&0_u64, 1));
     let mut behind = Task::waiting(queue.acquire(&0_u64, 1));
-    assert_eq!(queue.advance(), Next::At(secs(1)), "nobody knows, so it is asked again");
+    assert_eq!(
+        queue.advance(),
+        Next::At(secs(1)),
+        "nobody knows, so it is asked again"
+    );
     queue.clock().set(secs(1));
     assert_eq!(queue.advance(), Next::At(secs(2)));
     drop(held.pop());
@@ -1413,20 +1731,31 @@ fn a_key_that_finds_no_entry_and_no_room_to_wait_is_told_to_ask_again() {
     let _held = crowded(&queue);
     assert_eq!(
         now(queue.acquire(&0_u64, 1)).unwrap_err(),
-        Rejected::QueueFull { permits: 1, retry: Retry::After(Duration::from_secs(1)) }
+        Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::After(Duration::from_secs(1))
+        }
     );
 }
 
 #[test]
 fn a_key_with_waits_keeps_its_entry_whoever_else_comes() {
-    let bucket = TokenBucket::builder(Rate::per_minute(1), 1).build_on::<KeyedWord>().unwrap();
-    let queue = queue(Keyed::new(bucket, [const { Line::new() }; 2], Seed::new()), 9);
+    let bucket = TokenBucket::builder(Rate::per_minute(1), 1)
+        .build_on::<KeyedWord>()
+        .unwrap();
+    let queue = queue(
+        Keyed::new(bucket, [const { Line::new() }; 2], Seed::new()),
+        9,
+    );
     drop(hold(&queue, 0, 1));
     let [first, mut second] = [0, 0].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
     let mut crowded = 0;
     for (millis, key) in (0..60_000).step_by(7).zip(1_u64..) {
         queue.clock().set(Timestamp::from_millis(millis));
-        crowded += usize::from(matches!(queue.try_acquire(&key, 1), Err(Denied::Crowded { .. })));
+        crowded += usize::from(matches!(
+            queue.try_acquire(&key, 1),
+            Err(Denied::Crowded { .. })
+        ));
         assert_eq!(queue.key(&0_u64).available_at(queue.clock().now()), 0);
     }
     assert!(crowded > 8_000);
@@ -1444,16 +1773,31 @@ fn a_key_with_waits_keeps_its_entry_whoever_else_comes() {
 fn a_key_has_a_line_for_each_limit() {
     const READ: usize = 0;
     const WRITE: usize = 1;
-    let table =
-        Keyed::with_limits([Concurrency::new(2), Concurrency::new(1)], Line::for_keys(100), Seed::new());
+    let table = Keyed::with_limits(
+        [Concurrency::new(2), Concurrency::new(1)],
+        Line::for_keys(100),
+        Seed::new(),
+    );
     let queue: Manual<_> = queue(table, 1);
     let place = |limit| QueueKey::of(&queue, limit, "alice").unwrap();
     assert!(QueueKey::of(&queue, 2, "alice").is_none());
     let acquire = |limit, n| Acquire::new(place(limit), n, n);
-    let [reads, writes] = [now(acquire(READ, 2)).unwrap(), now(acquire(WRITE, 1)).unwrap()];
+    let [reads, writes] = [
+        now(acquire(READ, 2)).unwrap(),
+        now(acquire(WRITE, 1)).unwrap(),
+    ];
     let [mut reader, writer] = [READ, WRITE].map(|limit| Task::waiting(acquire(limit, 1)));
-    assert!(now(acquire(READ, 1)).is_err() && now(acquire(WRITE, 1)).is_err(), "one waits for each");
-    assert_eq!(now(acquire(WRITE, 2)).unwrap_err(), Rejected::ExceedsCapacity { permits: 2, capacity: 1 });
+    assert!(
+        now(acquire(READ, 1)).is_err() && now(acquire(WRITE, 1)).is_err(),
+        "one waits for each"
+    );
+    assert_eq!(
+        now(acquire(WRITE, 2)).unwrap_err(),
+        Rejected::ExceedsCapacity {
+            permits: 2,
+            capacity: 1
+        }
+    );
     drop(writes);
     drop(granted(writer));
     assert!(reader.is_pending());

@@ -3,7 +3,9 @@
 mod support;
 
 use portcullis_async::{Next, Order, QueueCounts, Rejected};
-use portcullis_core::{AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Retry, TokenBucket};
+use portcullis_core::{
+    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Retry, TokenBucket,
+};
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
 mod order {
@@ -36,7 +38,10 @@ mod order {
         assert!(large.is_pending() && small.is_pending());
         drop(held);
         let large = large.outcome().unwrap();
-        assert_eq!((large.permits(), small.outcome().unwrap().permits()), (4, 1));
+        assert_eq!(
+            (large.permits(), small.outcome().unwrap().permits()),
+            (4, 1)
+        );
     }
 
     #[test]
@@ -44,10 +49,16 @@ mod order {
         let queue = queue(Concurrency::new(5), 99);
         let held = now(queue.acquire(3)).unwrap();
         let large = Task::waiting(queue.acquire(4));
-        let denied = Denied::Exhausted { now: START, permits: 1 };
+        let denied = Denied::Exhausted {
+            now: START,
+            permits: 1,
+        };
         assert_eq!(queue.try_acquire_at(START, 1).unwrap_err(), denied);
         assert_eq!(queue.take_at(START, 1).unwrap_err(), denied);
-        assert!(queue.try_acquire_at(START, 0).is_err(), "a probe says what a try would");
+        assert!(
+            queue.try_acquire_at(START, 0).is_err(),
+            "a probe says what a try would"
+        );
         assert!(queue.try_acquire_between_at(START, 1, 2).is_err());
         assert!(queue.drain_at(START).is_none());
         assert!(AllOf::new((&queue,)).try_acquire_at(START, 1).is_err());
@@ -82,7 +93,10 @@ mod order {
         let _held = now(queue.acquire(1)).unwrap();
         assert_eq!(
             permits(now(queue.acquire(2))),
-            Err(Rejected::QueueFull { permits: 2, retry: Retry::OnRelease })
+            Err(Rejected::QueueFull {
+                permits: 2,
+                retry: Retry::OnRelease
+            })
         );
         assert!(queue.try_acquire_at(START, 1).is_ok());
     }
@@ -114,7 +128,10 @@ mod order {
     #[test]
     fn newest_first_stops_at_the_first_that_does_not_fit_as_well() {
         let queue = newest_first(Concurrency::new(3), 9);
-        let (one, two) = (now(queue.acquire(1)).unwrap(), now(queue.acquire(2)).unwrap());
+        let (one, two) = (
+            now(queue.acquire(1)).unwrap(),
+            now(queue.acquire(2)).unwrap(),
+        );
         let mut older = Task::waiting(queue.acquire(1));
         let newer = Task::waiting(queue.acquire(2));
         drop(one);
@@ -152,13 +169,21 @@ mod cancelling {
                 let mut waits: Vec<_> = (0..5).map(|_| Task::waiting(queue.acquire(1))).collect();
                 drop(waits.remove(place));
                 assert_eq!(
-                    (queue.counts().waiters, queue.counts().permits, queue.counts().cancelled),
+                    (
+                        queue.counts().waiters,
+                        queue.counts().permits,
+                        queue.counts().cancelled
+                    ),
                     (4, 4, 1)
                 );
                 waits.push(Task::waiting(queue.acquire(1)));
                 while !waits.is_empty() {
                     drop(held);
-                    let next = if order == Order::OldestFirst { 0 } else { waits.len() - 1 };
+                    let next = if order == Order::OldestFirst {
+                        0
+                    } else {
+                        waits.len() - 1
+                    };
                     held = waits.remove(next).outcome().unwrap();
                     assert!(waits.iter_mut().all(Task::is_pending));
                 }
@@ -220,12 +245,21 @@ mod cancelling {
         drop((permits(second.outcome()).unwrap(), third));
         assert_eq!(available(&queue), 2);
         let counts = queue.counts();
-        assert_eq!((counts.granted, counts.cancelled, counts.waiters), (3, 0, 0));
+        assert_eq!(
+            (counts.granted, counts.cancelled, counts.waiters),
+            (3, 0, 0)
+        );
     }
 
     #[test]
     fn tokens_that_were_granted_and_not_claimed_go_to_the_next_as_well() {
-        let queue = queue(TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap(), 99);
+        let queue = queue(
+            TokenBucket::builder(Rate::per_second(1), 5)
+                .initial(0)
+                .build()
+                .unwrap(),
+            99,
+        );
         let five = Task::waiting(queue.acquire(5));
         queue.clock().advance(5 * SECOND);
         assert_eq!(queue.advance(), Next::Idle);
@@ -254,7 +288,11 @@ mod cancelling {
         let third = Task::waiting(queue.acquire(1));
         drop(held);
         drop(first.outcome().unwrap());
-        assert_eq!(permits(third.outcome()), Ok(1), "served in its turn, with what is left");
+        assert_eq!(
+            permits(third.outcome()),
+            Ok(1),
+            "served in its turn, with what is left"
+        );
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
     }
 

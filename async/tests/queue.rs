@@ -51,7 +51,10 @@ mod parts {
     #[test]
     fn a_wait_for_a_part_queues_with_the_fewest_and_takes_what_has_come_by_its_turn() {
         let queue = queue(Concurrency::new(10), 3);
-        let (six, four) = (now(queue.acquire(6)).unwrap(), now(queue.acquire(4)).unwrap());
+        let (six, four) = (
+            now(queue.acquire(6)).unwrap(),
+            now(queue.acquire(4)).unwrap(),
+        );
         let wait = Task::waiting(queue.acquire_between(2, 8));
         let after = Task::waiting(queue.acquire(1));
         assert_eq!(queue.counts().permits, 3);
@@ -85,7 +88,10 @@ mod closing {
 
     #[test]
     fn those_who_wait_and_those_who_come_are_told() {
-        for queue in [queue(Concurrency::new(3), 99), newest_first(Concurrency::new(3), 99)] {
+        for queue in [
+            queue(Concurrency::new(3), 99),
+            newest_first(Concurrency::new(3), 99),
+        ] {
             let held = now(queue.acquire(3)).unwrap();
             let waits = [3, 0, 1].map(|n| (n, Task::waiting(queue.acquire(n))));
             assert!(!queue.is_closed());
@@ -93,16 +99,35 @@ mod closing {
             assert!(queue.is_closed());
             for (n, wait) in waits {
                 assert_eq!(wait.wakes(), 1);
-                assert_eq!(permits(wait.outcome()), Err(Rejected::Closed { permits: n }));
+                assert_eq!(
+                    permits(wait.outcome()),
+                    Err(Rejected::Closed { permits: n })
+                );
             }
-            assert_eq!(permits(now(queue.acquire(1))), Err(Rejected::Closed { permits: 1 }));
+            assert_eq!(
+                permits(now(queue.acquire(1))),
+                Err(Rejected::Closed { permits: 1 })
+            );
             let denied = queue.try_acquire_at(START, 2).unwrap_err();
-            assert_eq!(denied, Denied::Refused { now: START, permits: 2 });
+            assert_eq!(
+                denied,
+                Denied::Refused {
+                    now: START,
+                    permits: 2
+                }
+            );
             assert_eq!(denied.retry(&queue), Retry::Never);
             assert_eq!(held.permits(), 3);
             drop(held);
-            assert_eq!(available(&queue), 3, "a lease that was out is given back as ever");
-            assert_eq!(permits(now(queue.acquire(1))), Err(Rejected::Closed { permits: 1 }));
+            assert_eq!(
+                available(&queue),
+                3,
+                "a lease that was out is given back as ever"
+            );
+            assert_eq!(
+                permits(now(queue.acquire(1))),
+                Err(Rejected::Closed { permits: 1 })
+            );
             let counts = queue.counts();
             assert_eq!(counts, QueueCounts::default());
             queue.close();
@@ -117,7 +142,10 @@ mod closing {
         queue.close();
         for wait in waits {
             assert_eq!(wait.wakes(), 1);
-            assert_eq!(permits(wait.outcome()), Err(Rejected::Closed { permits: 1 }));
+            assert_eq!(
+                permits(wait.outcome()),
+                Err(Rejected::Closed { permits: 1 })
+            );
         }
         assert_eq!((queue.counts().waiters, queue.counts().cancelled), (0, 0));
     }
@@ -165,26 +193,52 @@ mod settings {
         let [large, small] = [4, 1].map(|n| Task::waiting(queue.acquire(n)));
         queue.change(|limit| limit.set_limit(3)).unwrap();
         assert_eq!((large.wakes(), small.wakes()), (1, 0));
-        assert_eq!(permits(large.outcome()), Err(Rejected::ExceedsCapacity { permits: 4, capacity: 3 }));
+        assert_eq!(
+            permits(large.outcome()),
+            Err(Rejected::ExceedsCapacity {
+                permits: 4,
+                capacity: 3
+            })
+        );
         drop(held);
         assert_eq!(permits(small.outcome()), Ok(1));
-        assert_eq!((queue.counts().waiters, queue.counts().permits, queue.counts().granted), (0, 0, 1));
+        assert_eq!(
+            (
+                queue.counts().waiters,
+                queue.counts().permits,
+                queue.counts().granted
+            ),
+            (0, 0, 1)
+        );
     }
 
     #[test]
     fn under_a_limit_of_none_everybody_is_told() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
-        let waits: Vec<_> = (0..40).map(|n| (n % 2, Task::waiting(queue.acquire(n % 2)))).collect();
+        let waits: Vec<_> = (0..40)
+            .map(|n| (n % 2, Task::waiting(queue.acquire(n % 2))))
+            .collect();
         queue.change(|limit| limit.set_limit(0)).unwrap();
         for (permits, wait) in waits {
-            let Err(rejected) = wait.outcome() else { panic!("granted") };
-            assert_eq!(rejected, Rejected::ExceedsCapacity { permits, capacity: 0 });
+            let Err(rejected) = wait.outcome() else {
+                panic!("granted")
+            };
+            assert_eq!(
+                rejected,
+                Rejected::ExceedsCapacity {
+                    permits,
+                    capacity: 0
+                }
+            );
         }
         drop(held);
         assert_eq!(
             permits(now(queue.acquire(1))),
-            Err(Rejected::ExceedsCapacity { permits: 1, capacity: 0 })
+            Err(Rejected::ExceedsCapacity {
+                permits: 1,
+                capacity: 0
+            })
         );
     }
 
@@ -209,7 +263,13 @@ mod settings {
         let _held = now(queue.acquire(5)).unwrap();
         let wait = Task::waiting(queue.acquire(3));
         queue.change(|limit| limit.set_limit(2)).unwrap();
-        assert_eq!(permits(wait.outcome()), Err(Rejected::ExceedsCapacity { permits: 3, capacity: 2 }));
+        assert_eq!(
+            permits(wait.outcome()),
+            Err(Rejected::ExceedsCapacity {
+                permits: 3,
+                capacity: 2
+            })
+        );
     }
 }
 
@@ -220,7 +280,15 @@ mod counts {
     fn check(queue: &Manual, waiters: u32, permits: u64, ends: [u64; 4]) {
         let counts = queue.counts();
         assert_eq!((counts.waiters, counts.permits), (waiters, permits));
-        assert_eq!([counts.granted, counts.refused, counts.evicted, counts.cancelled], ends);
+        assert_eq!(
+            [
+                counts.granted,
+                counts.refused,
+                counts.evicted,
+                counts.cancelled
+            ],
+            ends
+        );
     }
 
     #[test]
@@ -239,7 +307,10 @@ mod counts {
         check(&queue, 0, 0, [1, 0, 1, 1]);
         assert_eq!(
             permits(now(queue.acquire(4))),
-            Err(Rejected::QueueFull { permits: 4, retry: Retry::OnRelease })
+            Err(Rejected::QueueFull {
+                permits: 4,
+                retry: Retry::OnRelease
+            })
         );
         check(&queue, 0, 0, [1, 1, 1, 1]);
         let unclaimed = Task::waiting(queue.acquire(3));
@@ -290,9 +361,15 @@ mod threads {
         .unwrap();
         thread::spawn(move || drop(cancelled)).join().unwrap();
         drop(lease);
-        assert_eq!(permits(thread::spawn(move || last.outcome()).join().unwrap()), Ok(1));
+        assert_eq!(
+            permits(thread::spawn(move || last.outcome()).join().unwrap()),
+            Ok(1)
+        );
         let counts = queue.counts();
-        assert_eq!((counts.granted, counts.cancelled, available(&queue)), (2, 1, 1));
+        assert_eq!(
+            (counts.granted, counts.cancelled, available(&queue)),
+            (2, 1, 1)
+        );
         assert_eq!(Arc::strong_count(&queue), 1);
     }
 
@@ -306,10 +383,14 @@ mod threads {
     #[test]
     fn a_queue_can_be_a_static() {
         static CLOCK: ManualClock = ManualClock::new();
-        static QUEUE: Queue<Concurrency, &ManualClock> =
-            Queue::new(Concurrency::new(1), &CLOCK, 9).with_order(Order::NewestFirst).with_max_waiters(3);
+        static QUEUE: Queue<Concurrency, &ManualClock> = Queue::new(Concurrency::new(1), &CLOCK, 9)
+            .with_order(Order::NewestFirst)
+            .with_max_waiters(3);
         static SLOT: OnceLock<Lease<&Queue<Concurrency, &ManualClock>>> = OnceLock::new();
-        let lease = thread::spawn(|| QUEUE.blocking_acquire(1)).join().unwrap().unwrap();
+        let lease = thread::spawn(|| QUEUE.blocking_acquire(1))
+            .join()
+            .unwrap()
+            .unwrap();
         SLOT.set(lease).unwrap();
         assert!(QUEUE.try_acquire_at(START, 1).is_err());
     }
@@ -330,10 +411,19 @@ mod threads {
         assert!(size_of::<Rejected>() <= 32);
         let retry = Retry::OnRelease;
         let all = [
-            (Rejected::QueueFull { permits: 3, retry }, "queue full: 3 permits asked for"),
-            (Rejected::Evicted { permits: 3, retry }, "evicted by a newer request: 3 permits asked for"),
             (
-                Rejected::ExceedsCapacity { permits: 3, capacity: 2 },
+                Rejected::QueueFull { permits: 3, retry },
+                "queue full: 3 permits asked for",
+            ),
+            (
+                Rejected::Evicted { permits: 3, retry },
+                "evicted by a newer request: 3 permits asked for",
+            ),
+            (
+                Rejected::ExceedsCapacity {
+                    permits: 3,
+                    capacity: 2,
+                },
                 "3 permits asked for, at most 2 can ever be granted: ask for fewer",
             ),
             (

@@ -48,10 +48,18 @@ const KINDS: [(&str, Run); 8] = [
     ("permits", |config| run(Line1::<Plain>::new, config)),
     ("bucket", |config| run(Line1::<Bucket>::new, config)),
     ("window", |config| run(Line1::<Window>::new, config)),
-    ("bucket-and-permits", |config| run(Line1::<AllOf<(Bucket, Plain)>>::new, config)),
-    ("permits-and-window", |config| run(Line1::<AllOf<(Plain, Window)>>::new, config)),
-    ("two-buckets", |config| run(Line1::<AllOf<(Bucket, Bucket)>>::new, config)),
-    ("permits-by-key", |config| run(Lines::<Permits>::new, config)),
+    ("bucket-and-permits", |config| {
+        run(Line1::<AllOf<(Bucket, Plain)>>::new, config)
+    }),
+    ("permits-and-window", |config| {
+        run(Line1::<AllOf<(Plain, Window)>>::new, config)
+    }),
+    ("two-buckets", |config| {
+        run(Line1::<AllOf<(Bucket, Bucket)>>::new, config)
+    }),
+    ("permits-by-key", |config| {
+        run(Lines::<Permits>::new, config)
+    }),
     ("rates-by-key", |config| run(Lines::<Rates>::new, config)),
 ];
 
@@ -173,7 +181,9 @@ const SOAKED: u64 = 1 << 32;
 #[ignore = "takes minutes: for soak"]
 fn soak() {
     let steps = std::env::var("PORTCULLIS_RANDOM_STEPS").ok();
-    let steps = steps.map_or(100_000_000, |steps| steps.parse().expect("the steps are a number"));
+    let steps = steps.map_or(100_000_000, |steps| {
+        steps.parse().expect("the steps are a number")
+    });
     let next = AtomicU64::new(0);
     let shares = SHARES * KINDS.len() as u64;
     let seen = thread::scope(|scope| {
@@ -195,7 +205,9 @@ fn soak() {
             .collect();
         let mut all = [Seen::default(); KINDS.len()];
         for thread in threads {
-            let seen = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let seen = thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             for (all, seen) in all.iter_mut().zip(seen) {
                 all.add(seen);
             }

@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate, Retry,
-    Seed, SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate,
+    Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
 
@@ -17,26 +17,43 @@ const fn secs(seconds: u64) -> Timestamp {
 
 /// One token a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 fn full(permits: u32, retry: Retry) -> Result<u32, Rejected> {
     Err(Rejected::QueueFull { permits, retry })
 }
 
-/// With `waits` before it, one more for one permit finds the queue full, and is told when. In a queue with more room it is granted just then, if all are for one; and never
-/// before.
+/// With `waits` before it, one more for one permit finds the queue full, and is told when. In a
+/// queue with more room it is granted just then, if all are for one; and never before.
 fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
     let before: u64 = waits.iter().map(|&n| u64::from(n.max(1))).sum();
     let full = queue(make(), before);
-    let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(full.acquire(n))).collect();
+    let _waits: Vec<_> = waits
+        .iter()
+        .map(|&n| Task::waiting(full.acquire(n)))
+        .collect();
     let rejected = now(full.acquire(1)).unwrap_err();
-    let Rejected::QueueFull { permits: 1, retry: Retry::At(told) } = rejected else { panic!("{rejected}") };
+    let Rejected::QueueFull {
+        permits: 1,
+        retry: Retry::At(told),
+    } = rejected
+    else {
+        panic!("{rejected}")
+    };
     let roomy = queue(make(), before + 1).with_slack(Duration::ZERO);
-    let _waits: Vec<_> = waits.iter().map(|&n| Task::waiting(roomy.acquire(n))).collect();
+    let _waits: Vec<_> = waits
+        .iter()
+        .map(|&n| Task::waiting(roomy.acquire(n)))
+        .collect();
     let wait = Task::waiting(roomy.acquire(1));
     while wait.wakes() == 0 {
-        let Next::At(at) = roomy.advance() else { panic!("time helps") };
+        let Next::At(at) = roomy.advance() else {
+            panic!("time helps")
+        };
         roomy.clock().set(at);
         roomy.advance();
     }
@@ -49,12 +66,34 @@ fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
 
 #[test]
 fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
-    let lines: [&[u32]; 7] = [&[], &[1], &[1, 1, 1], &[1; 20], &[2, 1], &[3, 3, 2, 1], &[1, 0, 2]];
+    let lines: [&[u32]; 7] = [
+        &[],
+        &[1],
+        &[1, 1, 1],
+        &[1; 20],
+        &[2, 1],
+        &[3, 3, 2, 1],
+        &[1, 0, 2],
+    ];
     for waits in lines {
         is_told_when(|| bucket(3), waits);
-        is_told_when(|| TokenBucket::builder(Rate::per_second(7), 3).initial(0).build().unwrap(), waits);
         is_told_when(
-            || TokenBucket::builder(Rate::per_second(2), 3).stepwise().initial(0).build().unwrap(),
+            || {
+                TokenBucket::builder(Rate::per_second(7), 3)
+                    .initial(0)
+                    .build()
+                    .unwrap()
+            },
+            waits,
+        );
+        is_told_when(
+            || {
+                TokenBucket::builder(Rate::per_second(2), 3)
+                    .stepwise()
+                    .initial(0)
+                    .build()
+                    .unwrap()
+            },
             waits,
         );
         let window = || {
@@ -72,7 +111,9 @@ fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
     }
 }
 
-/// Behind others, each limit is asked for itself: one that overflows while those before wait for another limit has less for those after them than it says. So it is told never later than it is granted.
+/// Behind others, each limit is asked for itself: one that overflows while those before wait for
+/// another limit has less for those after them than it says. So it is told never later than it is
+/// granted.
 #[test]
 fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none_is_before() {
     let mut random = 7_u64;
@@ -91,7 +132,10 @@ fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none
         let before = below(6) as usize;
         let make = || {
             AllOf::new(parts.map(|(rate, burst, initial)| {
-                TokenBucket::builder(rate, burst).initial(initial).build().unwrap()
+                TokenBucket::builder(rate, burst)
+                    .initial(initial)
+                    .build()
+                    .unwrap()
             }))
         };
         let wait = |room: u64| {
@@ -101,27 +145,45 @@ fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none
             queue
         };
         let full = wait(before as u64);
-        let _waits: Vec<_> = (0..before).map(|_| Task::waiting(full.acquire(1))).collect();
+        let _waits: Vec<_> = (0..before)
+            .map(|_| Task::waiting(full.acquire(1)))
+            .collect();
         let rejected = now(full.acquire(1)).unwrap_err();
-        let Rejected::QueueFull { retry: Retry::At(told), .. } = rejected else { panic!("{rejected}") };
+        let Rejected::QueueFull {
+            retry: Retry::At(told),
+            ..
+        } = rejected
+        else {
+            panic!("{rejected}")
+        };
         let roomy = wait(99);
-        let _waits: Vec<_> = (0..before).map(|_| Task::waiting(roomy.acquire(1))).collect();
+        let _waits: Vec<_> = (0..before)
+            .map(|_| Task::waiting(roomy.acquire(1)))
+            .collect();
         let last = Task::waiting(roomy.acquire(1));
         while last.wakes() == 0 {
-            let Next::At(at) = roomy.advance() else { panic!("time helps") };
+            let Next::At(at) = roomy.advance() else {
+                panic!("time helps")
+            };
             roomy.clock().set(at);
             roomy.advance();
         }
         let granted = portcullis_core::Clock::now(roomy.clock());
         assert!(told <= granted, "{case}: told {told}, granted {granted}");
-        assert!(before > 0 || told == granted, "{case}: told {told}, granted {granted}");
+        assert!(
+            before > 0 || told == granted,
+            "{case}: told {told}, granted {granted}"
+        );
         if told == granted {
             exact += 1;
         } else {
             early += 1;
         }
     }
-    assert!(exact > 400 && early > 10, "{exact} exactly, and {early} too early");
+    assert!(
+        exact > 400 && early > 10,
+        "{exact} exactly, and {early} too early"
+    );
 }
 
 #[test]
@@ -147,7 +209,10 @@ fn where_there_is_no_place_left_it_is_the_same() {
 fn in_part_it_is_told_of_the_fewest() {
     let queue = queue(bucket(5), 1);
     let _wait = Task::waiting(queue.acquire_between(1, 5));
-    assert_eq!(permits(now(queue.acquire_between(2, 5))), full(2, Retry::At(secs(3))));
+    assert_eq!(
+        permits(now(queue.acquire_between(2, 5))),
+        full(2, Retry::At(secs(3)))
+    );
 }
 
 #[test]
@@ -155,7 +220,13 @@ fn newest_first_those_who_wait_do_not_count() {
     let queue = newest_first(bucket(5), 3);
     let old = Task::waiting(queue.acquire(3));
     let _new = Task::waiting(queue.acquire(1));
-    assert_eq!(permits(old.outcome()), Err(Rejected::Evicted { permits: 3, retry: Retry::At(secs(3)) }));
+    assert_eq!(
+        permits(old.outcome()),
+        Err(Rejected::Evicted {
+            permits: 3,
+            retry: Retry::At(secs(3))
+        })
+    );
     assert_eq!(permits(now(queue.acquire(4))), full(4, Retry::At(secs(4))));
 }
 
@@ -163,7 +234,11 @@ fn newest_first_those_who_wait_do_not_count() {
 fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
     struct Unknown;
     impl Limiter for Unknown {
-        fn take_at(&self, now: Timestamp, permits: u32) -> Result<portcullis_core::Receipt, Denied> {
+        fn take_at(
+            &self,
+            now: Timestamp,
+            permits: u32,
+        ) -> Result<portcullis_core::Receipt, Denied> {
             Err(Denied::Refused { now, permits })
         }
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -178,13 +253,25 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
     let concurrency = queue(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();
     for _ in 0..2 {
-        let refused = Rejected::Refused { permits: 1, retry: Retry::After(SECOND) };
+        let refused = Rejected::Refused {
+            permits: 1,
+            retry: Retry::After(SECOND),
+        };
         assert_eq!(permits(now(queue(Unknown, 0).acquire(1))), Err(refused));
-        let nothing = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 0);
+        let nothing = queue(
+            TokenBucket::builder(Rate::ZERO, 5)
+                .initial(0)
+                .build()
+                .unwrap(),
+            0,
+        );
         assert_eq!(permits(now(nothing.acquire(1))), full(1, Retry::Never));
     }
     let _wait = Task::waiting(concurrency.acquire(1));
-    assert_eq!(permits(now(concurrency.acquire(1))), full(1, Retry::OnRelease));
+    assert_eq!(
+        permits(now(concurrency.acquire(1))),
+        full(1, Retry::OnRelease)
+    );
 }
 
 #[test]
@@ -205,7 +292,10 @@ fn each_says_what_it_holds() {
         Rejected::Evicted { permits, retry },
         Rejected::Deadline { permits, retry },
     ];
-    assert!(all.iter().all(|rejected| (rejected.permits(), rejected.retry()) == (permits, retry)));
+    assert!(
+        all.iter()
+            .all(|rejected| (rejected.permits(), rejected.retry()) == (permits, retry))
+    );
 }
 
 #[test]
@@ -218,7 +308,10 @@ fn a_try_that_is_denied_is_told_with_the_queue_before_it() {
     assert_eq!(denied.retry(&queue), Retry::At(secs(2)));
     let newest = newest_first(bucket(2), 99);
     let _wait = Task::waiting(newest.acquire(2));
-    assert_eq!(newest.try_acquire(1).unwrap_err().retry(&newest), Retry::At(secs(1)));
+    assert_eq!(
+        newest.try_acquire(1).unwrap_err().retry(&newest),
+        Retry::At(secs(1))
+    );
 }
 
 #[test]
@@ -226,30 +319,57 @@ fn a_refund_makes_it_earlier() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 3);
     let mut held = now(queue.acquire(5)).unwrap();
     let _wait = Task::waiting(queue.acquire(3));
-    assert_eq!(now(queue.acquire(1)).unwrap_err().retry(), Retry::At(secs(4)));
+    assert_eq!(
+        now(queue.acquire(1)).unwrap_err().retry(),
+        Retry::At(secs(4))
+    );
     assert_eq!(held.refund_at(START, 2), Ok(2));
-    assert_eq!(now(queue.acquire(1)).unwrap_err().retry(), Retry::At(secs(2)));
+    assert_eq!(
+        now(queue.acquire(1)).unwrap_err().retry(),
+        Retry::At(secs(2))
+    );
 }
 
 #[test]
 fn of_a_key_those_who_wait_for_it_alone_count() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5).build_on::<KeyedWord>().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(table, Hand::new(), 2);
     let _held = ["a", "b"].map(|key| now(queue.acquire(key, 5)).unwrap());
-    let _waits = [("a", 2), ("b", 1), ("b", 1)].map(|(key, n)| Task::waiting(queue.acquire(key, n)));
-    assert_eq!(permits(now(queue.acquire("a", 3))), full(3, Retry::At(secs(5))));
-    assert_eq!(permits(now(queue.acquire("b", 1))), full(1, Retry::At(secs(3))));
+    let _waits =
+        [("a", 2), ("b", 1), ("b", 1)].map(|(key, n)| Task::waiting(queue.acquire(key, n)));
+    assert_eq!(
+        permits(now(queue.acquire("a", 3))),
+        full(3, Retry::At(secs(5)))
+    );
+    assert_eq!(
+        permits(now(queue.acquire("b", 1))),
+        full(1, Retry::At(secs(3)))
+    );
     let late = now(queue.acquire("b", 1).until(secs(2))).unwrap_err();
-    assert_eq!(late, Rejected::Deadline { permits: 1, retry: Retry::At(secs(3)) });
+    assert_eq!(
+        late,
+        Rejected::Deadline {
+            permits: 1,
+            retry: Retry::At(secs(3))
+        }
+    );
 }
 
 #[test]
 fn a_line_as_long_as_can_be_does_not_overflow() {
-    let queue: Manual<_> = queue(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
+    let queue: Manual<_> =
+        queue(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
     let most = u32::MAX / 4;
     let _waits: Vec<_> = (0..8).map(|_| Task::waiting(queue.acquire(most))).collect();
     let wait = now(queue.acquire_until(most, secs(u64::from(most)))).unwrap_err();
-    let Retry::At(at) = wait.retry() else { panic!("{wait}") };
-    assert!(at > secs(u64::from(most)), "it is not told that it would be the first");
+    let Retry::At(at) = wait.retry() else {
+        panic!("{wait}")
+    };
+    assert!(
+        at > secs(u64::from(most)),
+        "it is not told that it would be the first"
+    );
 }

@@ -13,12 +13,18 @@ fn the_queue_has_room_for_as_many_permits_as_it_was_given() {
     let _three = Task::waiting(queue.acquire(3));
     assert_eq!(
         permits(now(queue.acquire(3))),
-        Err(Rejected::QueueFull { permits: 3, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 3,
+            retry: Retry::OnRelease
+        })
     );
     let two = Task::waiting(queue.acquire(2));
     assert_eq!(
         permits(now(queue.acquire(1))),
-        Err(Rejected::QueueFull { permits: 1, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
     );
     drop(two);
     let _one = Task::waiting(queue.acquire(1));
@@ -33,7 +39,10 @@ fn the_queue_has_room_for_as_many_waits_as_it_was_given() {
     let second = Task::waiting(queue.acquire(9));
     assert_eq!(
         permits(now(queue.acquire(0))),
-        Err(Rejected::QueueFull { permits: 0, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 0,
+            retry: Retry::OnRelease
+        })
     );
     drop(second);
     let _third = Task::waiting(queue.acquire(1));
@@ -41,7 +50,10 @@ fn the_queue_has_room_for_as_many_waits_as_it_was_given() {
 
 #[test]
 fn what_is_free_needs_no_room_in_the_queue() {
-    for queue in [queue(Concurrency::new(2), 0), queue(Concurrency::new(2), 9).with_max_waiters(0)] {
+    for queue in [
+        queue(Concurrency::new(2), 0),
+        queue(Concurrency::new(2), 9).with_max_waiters(0),
+    ] {
         assert_eq!(now(queue.acquire(2)).unwrap().permits(), 2);
         assert_eq!(queue.counts(), QueueCounts::default());
     }
@@ -52,13 +64,21 @@ fn the_largest_requests_do_not_overflow_the_queue() {
     let limit = Concurrency::<u64>::max_limit();
     let queue = queue(Concurrency::new(limit), u64::MAX);
     let _held = now(queue.acquire(limit)).unwrap();
-    let _waits: Vec<_> = (0..8).map(|_| Task::waiting(queue.acquire(limit))).collect();
+    let _waits: Vec<_> = (0..8)
+        .map(|_| Task::waiting(queue.acquire(limit)))
+        .collect();
     assert_eq!(queue.counts().permits, 8 * u64::from(limit));
     let full = newest_first(Concurrency::new(limit), u64::from(limit));
     let _held = now(full.acquire(limit)).unwrap();
     let three = Task::waiting(full.acquire(3));
     let _all = Task::waiting(full.acquire(limit));
-    assert_eq!(permits(three.outcome()), Err(Rejected::Evicted { permits: 3, retry: Retry::OnRelease }));
+    assert_eq!(
+        permits(three.outcome()),
+        Err(Rejected::Evicted {
+            permits: 3,
+            retry: Retry::OnRelease
+        })
+    );
 }
 
 #[test]
@@ -68,10 +88,29 @@ fn newest_first_evicts_the_oldest_until_the_newcomer_fits() {
     let [first, second, mut third] = [3, 1, 2].map(|n| Task::waiting(queue.acquire(n)));
     let newcomer = Task::waiting(queue.acquire(4));
     assert_eq!((first.wakes(), second.wakes(), third.wakes()), (1, 1, 0));
-    assert_eq!(permits(first.outcome()), Err(Rejected::Evicted { permits: 3, retry: Retry::OnRelease }));
-    assert_eq!(permits(second.outcome()), Err(Rejected::Evicted { permits: 1, retry: Retry::OnRelease }));
+    assert_eq!(
+        permits(first.outcome()),
+        Err(Rejected::Evicted {
+            permits: 3,
+            retry: Retry::OnRelease
+        })
+    );
+    assert_eq!(
+        permits(second.outcome()),
+        Err(Rejected::Evicted {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
+    );
     assert!(third.is_pending());
-    assert_eq!((queue.counts().evicted, queue.counts().waiters, queue.counts().permits), (2, 2, 6));
+    assert_eq!(
+        (
+            queue.counts().evicted,
+            queue.counts().waiters,
+            queue.counts().permits
+        ),
+        (2, 2, 6)
+    );
     drop(held);
     assert_eq!(newcomer.outcome().unwrap().permits(), 4);
     assert_eq!(third.outcome().unwrap().permits(), 2);
@@ -82,7 +121,13 @@ fn newest_first_evicts_the_oldest_for_a_place_as_well() {
     let queue = newest_first(Concurrency::new(1), 99).with_max_waiters(2);
     let _held = now(queue.acquire(1)).unwrap();
     let [first, mut second, mut third] = [1, 1, 0].map(|n| Task::waiting(queue.acquire(n)));
-    assert_eq!(permits(first.outcome()), Err(Rejected::Evicted { permits: 1, retry: Retry::OnRelease }));
+    assert_eq!(
+        permits(first.outcome()),
+        Err(Rejected::Evicted {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
+    );
     assert!(second.is_pending() && third.is_pending());
 }
 
@@ -93,7 +138,10 @@ fn one_that_could_never_fit_evicts_nobody() {
     let mut waits = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
     assert_eq!(
         permits(now(queue.acquire(3))),
-        Err(Rejected::QueueFull { permits: 3, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 3,
+            retry: Retry::OnRelease
+        })
     );
     assert!(waits.iter_mut().all(Task::is_pending));
     assert_eq!((queue.counts().evicted, queue.counts().refused), (0, 1));
@@ -102,7 +150,10 @@ fn one_that_could_never_fit_evicts_nobody() {
     let _held = now(nobody.acquire(4)).unwrap();
     assert_eq!(
         permits(now(nobody.acquire(1))),
-        Err(Rejected::QueueFull { permits: 1, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
     );
 }
 
@@ -117,7 +168,10 @@ fn one_newcomer_can_evict_more_than_are_woken_at_a_time() {
             assert_eq!(wait.wakes(), 1);
             assert_eq!(
                 permits(wait.outcome()),
-                Err(Rejected::Evicted { permits: 1, retry: Retry::OnRelease })
+                Err(Rejected::Evicted {
+                    permits: 1,
+                    retry: Retry::OnRelease
+                })
             );
         }
         assert_eq!((queue.counts().evicted, queue.counts().waiters), (many, 1));
@@ -133,7 +187,10 @@ fn oldest_first_evicts_nobody() {
     let wait = Task::waiting(queue.acquire(1));
     assert_eq!(
         permits(now(queue.acquire(1))),
-        Err(Rejected::QueueFull { permits: 1, retry: Retry::OnRelease })
+        Err(Rejected::QueueFull {
+            permits: 1,
+            retry: Retry::OnRelease
+        })
     );
     drop(held);
     assert!(wait.outcome().is_ok());
@@ -141,8 +198,14 @@ fn oldest_first_evicts_nobody() {
 
 #[test]
 fn more_than_there_can_ever_be_is_refused_at_once() {
-    for queue in [queue(Concurrency::new(2), 99), newest_first(Concurrency::new(2), 99)] {
-        let too_many = Err(Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+    for queue in [
+        queue(Concurrency::new(2), 99),
+        newest_first(Concurrency::new(2), 99),
+    ] {
+        let too_many = Err(Rejected::ExceedsCapacity {
+            permits: 3,
+            capacity: 2,
+        });
         assert_eq!(permits(now(queue.acquire(3))), too_many);
         let _held = now(queue.acquire(2)).unwrap();
         assert_eq!(permits(now(queue.acquire(3))), too_many);

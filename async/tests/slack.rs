@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use portcullis_async::{Next, Order};
 use portcullis_core::{
-    Clock, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry, SlidingWindow, Timestamp,
-    TokenBucket,
+    Clock, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, now, permits, queue};
 
@@ -18,7 +18,10 @@ const fn ms(millis: u64) -> Timestamp {
 
 /// Ten a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(10), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(10), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 /// How many of those who wait for one each have been granted at the times when it is advanced.
@@ -35,21 +38,33 @@ fn granted<L: QueueLimiter>(queue: &Manual<L>, times: &[u64]) -> Vec<u64> {
 #[test]
 fn as_late_as_the_slack_nothing_is_lost_though_there_is_no_burst() {
     // Of the instants 100, 200, 300, ... each is met up to 10 ms late.
-    assert_eq!(granted(&queue(bucket(1), 999), &[110, 201, 309, 399, 400, 510]), [1, 2, 3, 3, 4, 5]);
+    assert_eq!(
+        granted(&queue(bucket(1), 999), &[110, 201, 309, 399, 400, 510]),
+        [1, 2, 3, 3, 4, 5]
+    );
 }
 
 #[test]
 fn later_than_the_slack_the_rest_is_lost() {
     // 11 ms late, 1 ms is lost; then the instants are 201, 301, ...
-    assert_eq!(granted(&queue(bucket(1), 999), &[111, 200, 201, 301]), [1, 1, 2, 3]);
+    assert_eq!(
+        granted(&queue(bucket(1), 999), &[111, 200, 201, 301]),
+        [1, 1, 2, 3]
+    );
     // However late, one is there, as of 10 ms before, and the next comes 100 ms after that.
-    assert_eq!(granted(&queue(bucket(1), 999), &[5_000, 5_089, 5_090]), [1, 1, 2]);
+    assert_eq!(
+        granted(&queue(bucket(1), 999), &[5_000, 5_089, 5_090]),
+        [1, 1, 2]
+    );
 }
 
 #[test]
 fn without_slack_all_of_it_is_lost() {
     let exact = queue(bucket(1), 999).with_slack(Duration::ZERO);
-    assert_eq!(granted(&exact, &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
+    assert_eq!(
+        granted(&exact, &[105, 204, 205, 304, 305, 405]),
+        [1, 1, 2, 2, 3, 4]
+    );
 }
 
 #[test]
@@ -64,13 +79,22 @@ fn a_longer_slack_keeps_several() {
 
 #[test]
 fn a_burst_keeps_as_many_as_it_holds_beside_the_slack() {
-    assert_eq!(granted(&queue(bucket(3), 999), &[1_000, 1_089, 1_090]), [3, 3, 4]);
+    assert_eq!(
+        granted(&queue(bucket(3), 999), &[1_000, 1_089, 1_090]),
+        [3, 3, 4]
+    );
 }
 
 #[test]
 fn by_a_watch_what_comes_in_in_the_slack_comes_on_top_and_no_more() {
     for late in 0..=30 {
-        let queue = queue(TokenBucket::builder(Rate::per_second(1_000), 5).initial(0).build().unwrap(), 999);
+        let queue = queue(
+            TokenBucket::builder(Rate::per_second(1_000), 5)
+                .initial(0)
+                .build()
+                .unwrap(),
+            999,
+        );
         let granted = granted(&queue, &[1_000 + late]);
         assert_eq!(granted, [5 + 10], "at once, {late} ms late");
     }
@@ -82,7 +106,8 @@ fn windows_lose_nothing_within_the_slack() {
     let _held = now(window.acquire(1)).unwrap();
     // As of 4, 8, and 12; as of 13, 16, and 20.
     assert_eq!(granted(&window, &[12, 23]), [3, 5]);
-    let sliding: Manual<SlidingWindow<2>> = queue(SlidingWindow::new(1, Duration::from_millis(4), 2), 999);
+    let sliding: Manual<SlidingWindow<2>> =
+        queue(SlidingWindow::new(1, Duration::from_millis(4), 2), 999);
     let _held = now(sliding.acquire(1)).unwrap();
     assert_eq!(granted(&sliding, &[12]), [3]);
 }
@@ -90,11 +115,24 @@ fn windows_lose_nothing_within_the_slack() {
 #[test]
 fn what_is_granted_as_of_the_past_is_what_timely_calls_would_have_granted() {
     for (rate, burst) in [(10, 1), (10, 4), (1_000, 1), (333, 2), (7_777, 3)] {
-        let make =
-            || queue(TokenBucket::builder(Rate::per_second(rate), burst).initial(0).build().unwrap(), 9_999);
+        let make = || {
+            queue(
+                TokenBucket::builder(Rate::per_second(rate), burst)
+                    .initial(0)
+                    .build()
+                    .unwrap(),
+                9_999,
+            )
+        };
         let (late, timely) = (make(), make());
-        let (waits, others): (Vec<_>, Vec<_>) =
-            (0..400).map(|_| (Task::waiting(late.acquire(1)), Task::waiting(timely.acquire(1)))).unzip();
+        let (waits, others): (Vec<_>, Vec<_>) = (0..400)
+            .map(|_| {
+                (
+                    Task::waiting(late.acquire(1)),
+                    Task::waiting(timely.acquire(1)),
+                )
+            })
+            .unzip();
         let mut time = 0;
         for step in 1..40_u64 {
             time += 1 + step * 7 % 10;
@@ -107,7 +145,11 @@ fn what_is_granted_as_of_the_past_is_what_timely_calls_would_have_granted() {
             timely.advance();
             late.clock().set(ms(time));
             late.advance();
-            assert_eq!(late.counts().granted, timely.counts().granted, "{rate}, {burst}, {time}");
+            assert_eq!(
+                late.counts().granted,
+                timely.counts().granted,
+                "{rate}, {burst}, {time}"
+            );
         }
         drop((waits, others));
     }
@@ -144,7 +186,11 @@ struct Switch {
 
 impl Switch {
     fn new(wait: Duration) -> Self {
-        Self { on: AtomicBool::new(false), asked: AtomicU32::new(0), wait }
+        Self {
+            on: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            wait,
+        }
     }
 }
 
@@ -158,7 +204,11 @@ impl Limiter for Switch {
         }
     }
     fn available_at(&self, _: Timestamp) -> u64 {
-        if self.on.load(Ordering::Relaxed) { u64::MAX } else { 0 }
+        if self.on.load(Ordering::Relaxed) {
+            u64::MAX
+        } else {
+            0
+        }
     }
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(self.wait)
@@ -184,7 +234,10 @@ mod asked_again {
         let queue = switch(SECOND);
         let _wait = Task::waiting(queue.acquire(1));
         queue.clock().run(Timestamp::from_secs(4));
-        assert_eq!(queue.clock().armed(), [1, 2, 3, 4, 5].map(Timestamp::from_secs));
+        assert_eq!(
+            queue.clock().armed(),
+            [1, 2, 3, 4, 5].map(Timestamp::from_secs)
+        );
     }
 
     #[test]
@@ -218,7 +271,10 @@ mod asked_again {
         queue.clock().run(ms(2_499));
         assert_eq!(wait.wakes(), 0);
         queue.clock().run(ms(2_500));
-        let late = Rejected::Deadline { permits: 1, retry: Retry::After(SECOND) };
+        let late = Rejected::Deadline {
+            permits: 1,
+            retry: Retry::After(SECOND),
+        };
         assert_eq!(permits(wait.outcome()), Err(late));
     }
 
@@ -244,7 +300,10 @@ mod asked_again {
             .collect();
         assert!(armed[0] >= Timestamp::from_secs(1) && armed.len() > 270);
         assert!(waits.iter().all(|more| *more <= jitter));
-        assert!(waits.iter().collect::<BTreeSet<_>>().len() > waits.len() * 9 / 10, "varied");
+        assert!(
+            waits.iter().collect::<BTreeSet<_>>().len() > waits.len() * 9 / 10,
+            "varied"
+        );
         // Over all of it: a tenth in the first and in the last fifth, at least.
         let tenth = waits.len() / 10;
         assert!(waits.iter().filter(|more| **more < jitter / 5).count() > tenth);
@@ -258,7 +317,9 @@ mod asked_again {
             queue.attend_shared();
             queue
         });
-        let _waits = queues.each_ref().map(|queue| Task::waiting(queue.acquire(1)));
+        let _waits = queues
+            .each_ref()
+            .map(|queue| Task::waiting(queue.acquire(1)));
         let [one, other] = queues.each_ref().map(|queue| {
             queue.clock().run(Timestamp::from_secs(100));
             queue.clock().armed()
@@ -286,11 +347,17 @@ fn newest_first_no_one_is_granted_as_of_a_time_before_it_came() {
     assert_eq!((old.wakes(), queue.clock().now()), (0, ms(105)));
 }
 
-/// The bucket's words have room for a second, so an instant two seconds before the newest would look like one after a long rest: full.
+/// The bucket's words have room for a second, so an instant two seconds before the newest would
+/// look like one after a long rest: full.
 #[test]
 fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5).staleness(SECOND).build_on::<u32>().unwrap();
-    let queue = queue(bucket, 99).with_slack(SECOND).with_order(Order::NewestFirst);
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+        .staleness(SECOND)
+        .build_on::<u32>()
+        .unwrap();
+    let queue = queue(bucket, 99)
+        .with_slack(SECOND)
+        .with_order(Order::NewestFirst);
     queue.clock().set(ms(100_000));
     drop(now(queue.acquire(5)).unwrap());
     let _waits: Vec<_> = (0..20).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -304,10 +371,14 @@ fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
 #[test]
 fn newest_first_there_is_none() {
     let newest = queue(bucket(1), 999).with_order(Order::NewestFirst);
-    assert_eq!(granted(&newest, &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
+    assert_eq!(
+        granted(&newest, &[105, 204, 205, 304, 305, 405]),
+        [1, 1, 2, 2, 3, 4]
+    );
 }
 
-/// Others take at the present, and the clock may go back by the staleness: a limiter behind a pointer is told no time that is older than the clock's.
+/// Others take at the present, and the clock may go back by the staleness: a limiter behind a
+/// pointer is told no time that is older than the clock's.
 #[test]
 fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks() {
     let staleness = Duration::from_secs(1);
@@ -318,7 +389,8 @@ fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks
     let _held = now(queue.acquire(5)).unwrap();
     let _wait = Task::waiting(queue.acquire(5));
     assert_eq!(queue.advance(), Next::At(ms(8_500)));
-    // Past the queue, at the newest time; then the clock goes back, by no more than the limiter stands.
+    // Past the queue, at the newest time; then the clock goes back, by no more than the limiter
+    // stands.
     limit.take_at(ms(10_000), 5).unwrap();
     queue.clock().set(ms(9_000));
     let _ = queue.advance();
@@ -328,5 +400,8 @@ fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks
 #[test]
 fn where_others_take_a_timer_that_is_late_costs_what_it_is_late() {
     let limit = bucket(1);
-    assert_eq!(granted(&queue(&limit, 999), &[105, 204, 205, 304, 305, 405]), [1, 1, 2, 2, 3, 4]);
+    assert_eq!(
+        granted(&queue(&limit, 999), &[105, 204, 205, 304, 305, 405]),
+        [1, 1, 2, 2, 3, 4]
+    );
 }

@@ -1,4 +1,5 @@
-//! Streams and sinks whose items wait for permits: what comes through, when, and who is polled meanwhile.
+//! Streams and sinks whose items wait for permits: what comes through, when, and who is polled
+//! meanwhile.
 #![cfg(feature = "stream")]
 
 mod support;
@@ -18,12 +19,12 @@ use std::sync::{Arc, LazyLock};
 use futures_sink::Sink;
 use futures_util::{SinkExt, Stream, StreamExt, stream};
 use portcullis_async::{
-    KeyedQueue, LeasedStream, LimitedSink, LimitedStream, Order, PerItem, QueueKey, Refused, Rejected,
-    SinkError, Waited,
+    KeyedQueue, LeasedStream, LimitedSink, LimitedStream, Order, PerItem, QueueKey, Refused,
+    Rejected, SinkError, Waited,
 };
 use portcullis_core::{
-    Clock, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp, TokenBucket,
-    Unlimited,
+    Clock, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
+    TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, Task, available, newest_first, now, permits, queue, waker};
 
@@ -54,7 +55,11 @@ impl<S> Polled<S> {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&wakes);
         let waker = waker(move || _ = counted.fetch_add(1, Ordering::Relaxed));
-        Self { it: Box::pin(it), wakes, waker }
+        Self {
+            it: Box::pin(it),
+            wakes,
+            waker,
+        }
     }
 
     fn poll<T>(&mut self, poll: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> T) -> T {
@@ -132,7 +137,13 @@ struct Source {
 
 fn source(steps: &[Step]) -> (Source, Rc<RefCell<usize>>) {
     let polls = Rc::default();
-    (Source { steps: steps.iter().copied().collect(), polls: Rc::clone(&polls) }, polls)
+    (
+        Source {
+            steps: steps.iter().copied().collect(),
+            polls: Rc::clone(&polls),
+        },
+        polls,
+    )
 }
 
 impl Stream for Source {
@@ -149,7 +160,8 @@ impl Stream for Source {
     }
 }
 
-/// All items of a stream that nothing else holds up, and when they came: polled only where it was woken.
+/// All items of a stream that nothing else holds up, and when they came: polled only where it was
+/// woken.
 fn arrivals<S: Stream>(
     stream: S,
     now: impl Fn() -> Timestamp,
@@ -174,7 +186,9 @@ fn arrivals<S: Stream>(
 
 /// Moves the time to the next grant.
 fn tick<L: QueueLimiter>(queue: &Manual<L>) -> Option<Timestamp> {
-    let portcullis_async::Next::At(at) = queue.advance() else { return None };
+    let portcullis_async::Next::At(at) = queue.advance() else {
+        return None;
+    };
     advance(queue, at);
     Some(at)
 }
@@ -195,9 +209,16 @@ mod at_a_rate {
     fn each_waits_for_as_many_as_it_weighs() {
         let queue = queue(ten_per_second(5), 9);
         let words = ["five5", "four", "", "two", "1"];
-        let stream = LimitedStream::new(stream::iter(words), &queue, |word: &&str| word.len() as u32);
+        let stream =
+            LimitedStream::new(stream::iter(words), &queue, |word: &&str| word.len() as u32);
         let come = arrivals(stream, || queue.clock().now(), || tick(&queue));
-        let expected = [("five5", 0), ("four", 400), ("", 400), ("two", 700), ("1", 800)];
+        let expected = [
+            ("five5", 0),
+            ("four", 400),
+            ("", 400),
+            ("two", 700),
+            ("1", 800),
+        ];
         assert_eq!(come, expected.map(|(item, at)| (Ok(item), at)));
     }
 
@@ -208,21 +229,38 @@ mod at_a_rate {
         let items = || stream::iter(0..3_u64);
         let owned = queue(ten_per_second(1), 9);
         let borrowed = LimitedStream::new(items(), &owned, PerItem);
-        assert_eq!(arrivals(borrowed, || owned.clock().now(), || tick(&owned)), expected);
+        assert_eq!(
+            arrivals(borrowed, || owned.clock().now(), || tick(&owned)),
+            expected
+        );
         let shared = Arc::new(queue(ten_per_second(1), 9));
         let owning = LimitedStream::new(items(), Arc::clone(&shared), PerItem);
-        assert_eq!(arrivals(owning, || shared.clock().now(), || tick(&shared)), expected);
+        assert_eq!(
+            arrivals(owning, || shared.clock().now(), || tick(&shared)),
+            expected
+        );
         let at_rest: &'static Manual<TokenBucket> = &QUEUE;
         let for_ever = LimitedStream::new(items(), at_rest, PerItem);
-        assert_eq!(arrivals(for_ever, || at_rest.clock().now(), || tick(at_rest)), expected);
+        assert_eq!(
+            arrivals(for_ever, || at_rest.clock().now(), || tick(at_rest)),
+            expected
+        );
     }
 
     #[test]
     fn each_key_has_its_own() {
-        let bucket = TokenBucket::builder(Rate::per_second(10), 1).build_on::<KeyedWord>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(10), 1)
+            .build_on::<KeyedWord>()
+            .unwrap();
         let table = Keyed::new(bucket, Line::for_keys(100), Seed::new());
         let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 9));
-        let of = |key| Polled::new(LimitedStream::new(stream::iter(0..2), queue.key(key), PerItem));
+        let of = |key| {
+            Polled::new(LimitedStream::new(
+                stream::iter(0..2),
+                queue.key(key),
+                PerItem,
+            ))
+        };
         let [mut alice, mut bob] = [of("alice"), of("bob")];
         let mut shared = Polled::new(LimitedStream::new(
             stream::iter(0..2),
@@ -245,8 +283,8 @@ mod at_a_rate {
     fn several_streams_on_one_queue_take_turns() {
         let queue = queue(ten_per_second(1), 9);
         let _held = queue.try_acquire(1).unwrap();
-        let mut streams =
-            [0, 10, 20].map(|from| Polled::new(LimitedStream::new(stream::iter(from..), &queue, PerItem)));
+        let mut streams = [0, 10, 20]
+            .map(|from| Polled::new(LimitedStream::new(stream::iter(from..), &queue, PerItem)));
         let mut come = Vec::new();
         for at in 0..9 {
             for stream in &mut streams {
@@ -277,7 +315,8 @@ mod at_a_rate {
     #[test]
     fn without_a_limit_all_are_there() {
         let queue = queue(Unlimited, 0);
-        let all: Vec<_> = now(LimitedStream::new(stream::iter(0..1_000), &queue, PerItem).collect());
+        let all: Vec<_> =
+            now(LimitedStream::new(stream::iter(0..1_000), &queue, PerItem).collect());
         assert!(all.into_iter().map(Result::unwrap).eq(0..1_000));
     }
 }
@@ -301,12 +340,21 @@ mod weights {
         let queue = queue(Concurrency::new(1), 9);
         let _held = queue.try_acquire(1).unwrap();
         let mut waiting = Task::waiting(queue.acquire(1));
-        let mut stream = Polled::new(LeasedStream::new(stream::iter([0]), &queue, |weight: &u32| *weight));
-        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else { panic!("passes") };
+        let mut stream = Polled::new(LeasedStream::new(
+            stream::iter([0]),
+            &queue,
+            |weight: &u32| *weight,
+        ));
+        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else {
+            panic!("passes")
+        };
         assert_eq!(lease.permits(), 0);
         drop(lease);
         assert!(waiting.is_pending(), "and gives back nothing");
-        assert_eq!((available(&queue), queue.change(Concurrency::in_use)), (0, 1));
+        assert_eq!(
+            (available(&queue), queue.change(Concurrency::in_use)),
+            (0, 1)
+        );
     }
 
     #[test]
@@ -337,9 +385,22 @@ mod refusals {
     #[test]
     fn what_is_too_heavy_comes_back_and_the_next_one_passes() {
         let queue = queue(ten_per_second(3), 9);
-        let mut stream = Polled::new(LimitedStream::new(stream::iter([1, 4, 2]), &queue, |n: &u32| *n));
+        let mut stream = Polled::new(LimitedStream::new(
+            stream::iter([1, 4, 2]),
+            &queue,
+            |n: &u32| *n,
+        ));
         assert_eq!(stream.next(), item(1));
-        assert_eq!(stream.next(), refused(4, Rejected::ExceedsCapacity { permits: 4, capacity: 3 }));
+        assert_eq!(
+            stream.next(),
+            refused(
+                4,
+                Rejected::ExceedsCapacity {
+                    permits: 4,
+                    capacity: 3
+                }
+            )
+        );
         assert_eq!((stream.next(), stream.next()), (item(2), Poll::Ready(None)));
     }
 
@@ -358,14 +419,18 @@ mod refusals {
     #[test]
     fn a_queue_that_closes_gives_back_what_waits_and_what_comes() {
         let queue = queue(ten_per_second(1), 9);
-        let mut stream =
-            Polled::new(LimitedStream::new(stream::iter(0..4), &queue, |n: &u32| u32::from(*n != 3)));
+        let mut stream = Polled::new(LimitedStream::new(stream::iter(0..4), &queue, |n: &u32| {
+            u32::from(*n != 3)
+        }));
         assert_eq!(stream.next(), item(0));
         stream.waits();
         queue.close();
         assert_eq!(stream.wakes(), 1);
         let closed = Rejected::Closed { permits: 1 };
-        assert_eq!((stream.next(), stream.next()), (refused(1, closed), refused(2, closed)));
+        assert_eq!(
+            (stream.next(), stream.next()),
+            (refused(1, closed), refused(2, closed))
+        );
         assert_eq!((stream.next(), stream.next()), (item(3), Poll::Ready(None)));
         assert_eq!(stream.wakes(), 1);
     }
@@ -378,7 +443,16 @@ mod refusals {
         stream.waits();
         let newer = Task::waiting(queue.acquire(1));
         assert_eq!(stream.wakes(), 1);
-        assert_eq!(stream.next(), refused(1, Rejected::Evicted { permits: 1, retry: Retry::At(ms(100)) }));
+        assert_eq!(
+            stream.next(),
+            refused(
+                1,
+                Rejected::Evicted {
+                    permits: 1,
+                    retry: Retry::At(ms(100))
+                }
+            )
+        );
         drop(newer);
         stream.waits();
         advance(&queue, ms(100));
@@ -389,17 +463,33 @@ mod refusals {
     fn a_limit_that_is_set_below_an_item_that_waits_gives_it_back() {
         let queue = queue(Concurrency::new(4), 9);
         let _held = queue.try_acquire(2).unwrap();
-        let mut stream = Polled::new(LimitedStream::new(stream::iter([3, 1]), &queue, |n: &u32| *n));
+        let mut stream = Polled::new(LimitedStream::new(
+            stream::iter([3, 1]),
+            &queue,
+            |n: &u32| *n,
+        ));
         stream.waits();
         queue.change(|limit| limit.set_limit(2)).unwrap();
         assert_eq!(stream.wakes(), 1);
-        assert_eq!(stream.next(), refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 }));
+        assert_eq!(
+            stream.next(),
+            refused(
+                3,
+                Rejected::ExceedsCapacity {
+                    permits: 3,
+                    capacity: 2
+                }
+            )
+        );
         stream.waits();
     }
 
     #[test]
     fn they_say_what_and_why() {
-        let refused = Refused { item: 7, rejected: Rejected::Closed { permits: 1 } };
+        let refused = Refused {
+            item: 7,
+            rejected: Rejected::Closed { permits: 1 },
+        };
         assert_eq!(refused.to_string(), "an item is refused: closed");
         assert!(refused.source().is_none());
         let error = SinkError::<_, Broken>::Refused(refused);
@@ -407,7 +497,10 @@ mod refusals {
         assert!(error.source().is_none());
         let debug = "Refused(Refused { rejected: Closed { permits: 1 }, .. })";
         assert_eq!(format!("{error:?}"), debug, "whatever the item is");
-        assert_eq!(SinkError::<u32, _>::Sink(Broken("ready")).to_string(), "broken: ready");
+        assert_eq!(
+            SinkError::<u32, _>::Sink(Broken("ready")).to_string(),
+            "broken: ready"
+        );
     }
 }
 
@@ -427,7 +520,9 @@ mod leases {
                 work.pop_front();
                 assert_eq!(stream.wakes(), wakes + 1);
             }
-            let Poll::Ready(Some(Ok((item, lease)))) = stream.next() else { panic!("there is room") };
+            let Poll::Ready(Some(Ok((item, lease)))) = stream.next() else {
+                panic!("there is room")
+            };
             assert_eq!((item, lease.permits()), (expected, 1));
             work.push_back(lease);
         }
@@ -439,7 +534,11 @@ mod leases {
     #[test]
     fn they_are_as_heavy_as_their_items() {
         let queue = queue(Concurrency::new(5), 9);
-        let mut stream = Polled::new(LeasedStream::new(stream::iter([3, 2, 4]), &queue, |n: &u32| *n));
+        let mut stream = Polled::new(LeasedStream::new(
+            stream::iter([3, 2, 4]),
+            &queue,
+            |n: &u32| *n,
+        ));
         let mut next = || match stream.next() {
             Poll::Ready(Some(Ok((_, lease)))) => Some(lease),
             _ => None,
@@ -455,8 +554,14 @@ mod leases {
     #[test]
     fn they_outlive_their_stream_and_own_their_queue() {
         let queue = Arc::new(queue(Concurrency::new(1), 9));
-        let mut stream = Polled::new(LeasedStream::new(stream::iter([0]), Arc::clone(&queue), PerItem));
-        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else { panic!("is free") };
+        let mut stream = Polled::new(LeasedStream::new(
+            stream::iter([0]),
+            Arc::clone(&queue),
+            PerItem,
+        ));
+        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else {
+            panic!("is free")
+        };
         drop(stream);
         assert_eq!((available(&queue), Arc::strong_count(&queue)), (0, 2));
         drop(lease);
@@ -488,11 +593,21 @@ mod streams {
                 assert_eq!((*polls.borrow(), stream.wakes()), (1 + grant, grant - 1));
             }
             advance(&queue, ms(100 * grant as u64));
-            assert_eq!((*polls.borrow(), stream.wakes()), (1 + grant, grant), "by the grant alone");
-            assert_eq!((stream.next(), *polls.borrow()), (item(grant as u32), 1 + grant));
+            assert_eq!(
+                (*polls.borrow(), stream.wakes()),
+                (1 + grant, grant),
+                "by the grant alone"
+            );
+            assert_eq!(
+                (stream.next(), *polls.borrow()),
+                (item(grant as u32), 1 + grant)
+            );
         }
         advance(&queue, ms(900));
-        assert_eq!((stream.next(), *polls.borrow(), stream.wakes()), (Poll::Ready(None), 4, 2));
+        assert_eq!(
+            (stream.next(), *polls.borrow(), stream.wakes()),
+            (Poll::Ready(None), 4, 2)
+        );
     }
 
     #[test]
@@ -502,7 +617,10 @@ mod streams {
         let mut stream = Polled::new(LimitedStream::new(inner, &queue, PerItem));
         stream.waits();
         stream.waits();
-        assert_eq!((available(&queue), queue.counts().waiters, *polls.borrow()), (1, 0, 2));
+        assert_eq!(
+            (available(&queue), queue.counts().waiters, *polls.borrow()),
+            (1, 0, 2)
+        );
         assert_eq!((stream.next(), available(&queue)), (item(7), 0));
     }
 
@@ -559,14 +677,23 @@ mod streams {
         let _held = queue.try_acquire(1).unwrap();
         let mut limited = Polled::new(LimitedStream::new(stream::iter(0..3), &queue, PerItem));
         let mut leased = Polled::new(LeasedStream::new(stream::iter(0..3), &queue, PerItem));
-        assert_eq!((limited.it.size_hint(), leased.it.size_hint()), ((3, Some(3)), (3, Some(3))));
+        assert_eq!(
+            (limited.it.size_hint(), leased.it.size_hint()),
+            ((3, Some(3)), (3, Some(3)))
+        );
         limited.waits();
         leased.waits();
-        assert_eq!((limited.it.size_hint(), leased.it.size_hint()), ((3, Some(3)), (3, Some(3))));
+        assert_eq!(
+            (limited.it.size_hint(), leased.it.size_hint()),
+            ((3, Some(3)), (3, Some(3)))
+        );
         assert_eq!(limited.it.get_ref().size_hint(), (2, Some(2)));
         queue.close();
         assert!(limited.next().is_ready() && leased.next().is_ready());
-        assert_eq!((limited.it.size_hint(), leased.it.size_hint()), ((2, Some(2)), (2, Some(2))));
+        assert_eq!(
+            (limited.it.size_hint(), leased.it.size_hint()),
+            ((2, Some(2)), (2, Some(2)))
+        );
     }
 
     #[test]
@@ -609,8 +736,13 @@ mod streams {
         let mut stream = Polled::new(LeasedStream::new(stream::iter([0]), &queue, PerItem));
         stream.waker = waker(|| panic!("a waker"));
         stream.waits();
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(), "the releaser is told");
-        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else { panic!("has been granted") };
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
+            "the releaser is told"
+        );
+        let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else {
+            panic!("has been granted")
+        };
         drop((lease, stream));
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
     }
@@ -633,8 +765,16 @@ mod streams {
     fn they_go_to_other_threads_where_their_parts_do() {
         fn is_send<T: Send>(_: &T) {}
         let queue = Arc::new(queue(Concurrency::new(1), 9));
-        is_send(&LimitedStream::new(stream::iter(0..1), Arc::clone(&queue), PerItem));
-        is_send(&LeasedStream::new(stream::iter(0..1), Arc::clone(&queue), PerItem));
+        is_send(&LimitedStream::new(
+            stream::iter(0..1),
+            Arc::clone(&queue),
+            PerItem,
+        ));
+        is_send(&LeasedStream::new(
+            stream::iter(0..1),
+            Arc::clone(&queue),
+            PerItem,
+        ));
         is_send(&LimitedSink::<_, _, _, u8>::new(Vec::new(), queue, PerItem));
     }
 
@@ -643,10 +783,20 @@ mod streams {
         let queue = queue(Concurrency::new(1), 9);
         let debug = |it: &dyn fmt::Debug| format!("{it:?}");
         let limited = debug(&LimitedStream::new(stream::iter([5]), &queue, PerItem));
-        assert!(limited.starts_with("LimitedStream { stream: Iter"), "{limited}");
+        assert!(
+            limited.starts_with("LimitedStream { stream: Iter"),
+            "{limited}"
+        );
         let leased = debug(&LeasedStream::new(stream::iter([5]), &queue, PerItem));
-        assert!(leased.starts_with("LeasedStream { stream: Iter"), "{leased}");
-        let sink = debug(&LimitedSink::<_, _, _, u8>::new(Vec::<u8>::new(), &queue, PerItem));
+        assert!(
+            leased.starts_with("LeasedStream { stream: Iter"),
+            "{leased}"
+        );
+        let sink = debug(&LimitedSink::<_, _, _, u8>::new(
+            Vec::<u8>::new(),
+            &queue,
+            PerItem,
+        ));
         assert_eq!(sink, "LimitedSink { sink: [], .. }");
     }
 }
@@ -751,7 +901,10 @@ mod sinks {
     /// Each item weighs what it says.
     fn limited<L: QueueLimiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
         let out = Out::default();
-        (Polled::new(LimitedSink::new(out.clone(), queue, |item| *item)), out)
+        (
+            Polled::new(LimitedSink::new(out.clone(), queue, |item| *item)),
+            out,
+        )
     }
 
     const POLLS: [Call; 3] = [Call::Ready, Call::Flush, Call::Close];
@@ -796,7 +949,11 @@ mod sinks {
         now(items().forward(LimitedSink::new(&mut kept[1], Arc::clone(&shared), PerItem))).unwrap();
         now(items().forward(LimitedSink::new(&mut kept[2], keyed.key("alice"), PerItem))).unwrap();
         assert!(kept.iter().all(|items| *items == [0, 1, 2]));
-        assert_eq!((available(&QUEUE), available(&shared)), (1, 1), "given back as they go on");
+        assert_eq!(
+            (available(&QUEUE), available(&shared)),
+            (1, 1),
+            "given back as they go on"
+        );
     }
 
     #[test]
@@ -813,7 +970,10 @@ mod sinks {
         assert_eq!(available(&queue), 1, "nor before the next call that polls");
         out.answers(&[Answer::Well, Answer::Well, Answer::Pending]);
         assert!(sink.ready().is_pending(), "for the next one");
-        assert_eq!((available(&queue), out.calls()), (0, vec![Call::Ready, Call::Item(1), Call::Ready]));
+        assert_eq!(
+            (available(&queue), out.calls()),
+            (0, vec![Call::Ready, Call::Item(1), Call::Ready])
+        );
     }
 
     #[test]
@@ -863,10 +1023,17 @@ mod sinks {
                 assert_eq!((out.calls(), sink.wakes()), (vec![Call::Flush], item - 1));
             }
             advance(&queue, ms(100 * item as u64));
-            assert_eq!((out.calls(), sink.wakes()), (vec![], item), "by the grant alone");
+            assert_eq!(
+                (out.calls(), sink.wakes()),
+                (vec![], item),
+                "by the grant alone"
+            );
         }
         assert_eq!(sink.flush(), DONE);
-        assert_eq!((out.calls(), sink.wakes()), (vec![Call::Ready, Call::Item(1), Call::Flush], 2));
+        assert_eq!(
+            (out.calls(), sink.wakes()),
+            (vec![Call::Ready, Call::Item(1), Call::Flush], 2)
+        );
     }
 
     #[test]
@@ -881,7 +1048,17 @@ mod sinks {
             out.answers(&[Answer::Well, Answer::Well, Answer::Pending]);
             assert!(ask(&mut sink, call).is_pending(), "within");
             assert_eq!(ask(&mut sink, call), DONE);
-            assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Ready, Call::Item(1), call, call]);
+            assert_eq!(
+                out.calls(),
+                [
+                    Call::Ready,
+                    Call::Flush,
+                    Call::Ready,
+                    Call::Item(1),
+                    call,
+                    call
+                ]
+            );
         }
     }
 
@@ -891,7 +1068,10 @@ mod sinks {
         let _held = queue.try_acquire(1).unwrap();
         queue.close();
         let (mut sink, out) = limited(&queue);
-        assert_eq!((sink.ready(), sink.flush(), sink.close()), (DONE, DONE, DONE));
+        assert_eq!(
+            (sink.ready(), sink.flush(), sink.close()),
+            (DONE, DONE, DONE)
+        );
         assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Close]);
         assert_eq!(queue.counts().refused, 0);
     }
@@ -902,8 +1082,14 @@ mod sinks {
         let _held = queue.try_acquire(1).unwrap();
         queue.close();
         let (mut sink, out) = limited(&queue);
-        assert_eq!((sink.ready(), sink.start(0), sink.flush()), (DONE, Ok(()), DONE));
-        assert_eq!(out.calls(), [Call::Ready, Call::Ready, Call::Item(0), Call::Flush]);
+        assert_eq!(
+            (sink.ready(), sink.start(0), sink.flush()),
+            (DONE, Ok(()), DONE)
+        );
+        assert_eq!(
+            out.calls(),
+            [Call::Ready, Call::Ready, Call::Item(0), Call::Flush]
+        );
     }
 
     #[test]
@@ -912,20 +1098,45 @@ mod sinks {
         let (mut sink, out) = limited(&queue);
         for call in POLLS {
             assert_eq!((sink.ready(), sink.start(3)), (DONE, Ok(())));
-            let no = refused(3, Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
+            let no = refused(
+                3,
+                Rejected::ExceedsCapacity {
+                    permits: 3,
+                    capacity: 2,
+                },
+            );
             if call == Call::Ready {
                 // It is told when the next item is safe, or there is none.
                 assert_eq!((sink.ready(), sink.flush()), (DONE, no));
             } else {
                 assert_eq!(ask(&mut sink, call), no);
             }
-            assert_eq!(out.calls(), [Call::Ready], "and nothing is closed, nor flushed");
+            assert_eq!(
+                out.calls(),
+                [Call::Ready],
+                "and nothing is closed, nor flushed"
+            );
         }
-        assert_eq!((sink.ready(), sink.start(2), sink.ready(), sink.start(2)), (DONE, Ok(()), DONE, Ok(())));
-        let full = Rejected::QueueFull { permits: 2, retry: Retry::At(ms(200)) };
+        assert_eq!(
+            (sink.ready(), sink.start(2), sink.ready(), sink.start(2)),
+            (DONE, Ok(()), DONE, Ok(()))
+        );
+        let full = Rejected::QueueFull {
+            permits: 2,
+            retry: Retry::At(ms(200)),
+        };
         assert_eq!(sink.flush(), refused(2, full));
         assert_eq!(sink.flush(), DONE);
-        assert_eq!(out.calls(), [Call::Ready, Call::Ready, Call::Item(2), Call::Ready, Call::Flush]);
+        assert_eq!(
+            out.calls(),
+            [
+                Call::Ready,
+                Call::Ready,
+                Call::Item(2),
+                Call::Ready,
+                Call::Flush
+            ]
+        );
     }
 
     #[test]
@@ -939,12 +1150,19 @@ mod sinks {
         assert_eq!(sink.wakes(), 1);
         assert_eq!(sink.flush(), refused(1, Rejected::Closed { permits: 1 }));
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
-        assert_eq!((sink.ready(), sink.close()), (DONE, refused(1, Rejected::Closed { permits: 1 })));
+        assert_eq!(
+            (sink.ready(), sink.close()),
+            (DONE, refused(1, Rejected::Closed { permits: 1 }))
+        );
         assert_eq!((sink.close(), sink.wakes()), (DONE, 1));
-        assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Ready, Call::Close]);
+        assert_eq!(
+            out.calls(),
+            [Call::Ready, Call::Flush, Call::Ready, Call::Close]
+        );
     }
 
-    /// Whoever gives items in without a flush between them gives each of them away once it has started.
+    /// Whoever gives items in without a flush between them gives each of them away once it has
+    /// started.
     #[test]
     fn an_item_that_is_refused_takes_no_other_one_with_it() {
         let queue = queue(ten_per_second(2), 0);
@@ -960,7 +1178,10 @@ mod sinks {
         }
         note(now(sink.flush()));
         note(now(sink.flush()));
-        assert_eq!((&sink.get_ref()[..], &refused[..]), (&[1, 1][..], &[3, 4, 5][..]));
+        assert_eq!(
+            (&sink.get_ref()[..], &refused[..]),
+            (&[1, 1][..], &[3, 4, 5][..])
+        );
     }
 
     #[test]
@@ -971,8 +1192,16 @@ mod sinks {
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
         assert!(sink.flush().is_pending());
         let _newer = Task::waiting(queue.acquire(1));
-        let Poll::Ready(Err(SinkError::Refused(back))) = sink.flush() else { panic!("is refused") };
-        assert!(matches!(back, Refused { item: 1, rejected: Rejected::Evicted { .. } }));
+        let Poll::Ready(Err(SinkError::Refused(back))) = sink.flush() else {
+            panic!("is refused")
+        };
+        assert!(matches!(
+            back,
+            Refused {
+                item: 1,
+                rejected: Rejected::Evicted { .. }
+            }
+        ));
     }
 
     #[test]
@@ -982,13 +1211,25 @@ mod sinks {
         out.answers(&[Answer::Fails("ready")]);
         assert_eq!(sink.ready(), failed("ready"));
         out.answers(&[Answer::Well, Answer::Well, Answer::Fails("item")]);
-        assert_eq!((sink.ready(), sink.start(1), sink.flush()), (DONE, Ok(()), failed("item")));
+        assert_eq!(
+            (sink.ready(), sink.start(1), sink.flush()),
+            (DONE, Ok(()), failed("item"))
+        );
         assert_eq!(available(&queue), 1);
         out.answers(&[Answer::Fails("flush"), Answer::Fails("close")]);
-        assert_eq!((sink.flush(), sink.close()), (failed("flush"), failed("close")));
+        assert_eq!(
+            (sink.flush(), sink.close()),
+            (failed("flush"), failed("close"))
+        );
         out.calls();
-        assert_eq!((sink.ready(), sink.start(1), sink.close()), (DONE, Ok(()), DONE));
-        assert_eq!(out.calls(), [Call::Ready, Call::Ready, Call::Item(1), Call::Close]);
+        assert_eq!(
+            (sink.ready(), sink.start(1), sink.close()),
+            (DONE, Ok(()), DONE)
+        );
+        assert_eq!(
+            out.calls(),
+            [Call::Ready, Call::Ready, Call::Item(1), Call::Close]
+        );
     }
 
     #[test]
@@ -998,10 +1239,17 @@ mod sinks {
         let _held = queue.try_acquire(1).unwrap();
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
         assert!(sink.ready().is_pending());
-        assert!(catch_unwind(AssertUnwindSafe(|| sink.start(7))).is_err(), "it has not been ready");
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| sink.start(7))).is_err(),
+            "it has not been ready"
+        );
         advance(&queue, ms(100));
         assert_eq!(sink.flush(), DONE);
-        assert_eq!(out.calls()[2..], [Call::Ready, Call::Item(1), Call::Flush], "the first is there still");
+        assert_eq!(
+            out.calls()[2..],
+            [Call::Ready, Call::Item(1), Call::Flush],
+            "the first is there still"
+        );
     }
 
     #[test]
@@ -1032,7 +1280,10 @@ mod sinks {
         sink.waker = waker(|| panic!("a waker"));
         assert_eq!((sink.ready(), sink.start(1)), (DONE, Ok(())));
         assert!(sink.flush().is_pending());
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(), "the releaser is told");
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
+            "the releaser is told"
+        );
         assert_eq!((sink.flush(), out.calls().len()), (DONE, 5));
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
     }
@@ -1049,7 +1300,10 @@ mod sinks {
             held.take_if(|_| granted);
             assert_eq!((sink.wakes(), behind.wakes()), (usize::from(granted), 0));
             drop((sink, held));
-            assert_eq!((behind.wakes(), out.calls()), (1, vec![Call::Ready, Call::Flush]));
+            assert_eq!(
+                (behind.wakes(), out.calls()),
+                (1, vec![Call::Ready, Call::Flush])
+            );
             assert_eq!(permits(behind.outcome()), Ok(1));
         }
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
@@ -1106,11 +1360,23 @@ mod both {
             let mut stream = Polled::new(stream);
             out.answers(&[Answer::Pending]);
             assert!(stream.ready().is_pending());
-            assert_eq!((stream.ready(), stream.start(1)), (Poll::Ready(Ok(())), Ok(())));
+            assert_eq!(
+                (stream.ready(), stream.start(1)),
+                (Poll::Ready(Ok(())), Ok(()))
+            );
             out.answers(&[Answer::Fails("flush"), Answer::Fails("close")]);
             assert_eq!(stream.flush(), Poll::Ready(Err(Broken("flush"))));
             assert_eq!(stream.close(), Poll::Ready(Err(Broken("close"))));
-            assert_eq!(out.calls(), [Call::Ready, Call::Ready, Call::Item(1), Call::Flush, Call::Close]);
+            assert_eq!(
+                out.calls(),
+                [
+                    Call::Ready,
+                    Call::Ready,
+                    Call::Item(1),
+                    Call::Flush,
+                    Call::Close
+                ]
+            );
         }
         let (queue, out) = (shut(), Out::default());
         passes(LimitedStream::new(out.clone(), &queue, PerItem), &out);
@@ -1121,8 +1387,15 @@ mod both {
     #[test]
     fn a_limited_sink_passes_what_comes_out_of_it_as_it_is() {
         let queue = shut();
-        let mut sink = Polled::new(LimitedSink::<_, _, _, u32>::new(Out::default(), &queue, PerItem));
-        assert_eq!((sink.next(), sink.it.size_hint()), (Poll::Ready(Some(7)), (3, None)));
+        let mut sink = Polled::new(LimitedSink::<_, _, _, u32>::new(
+            Out::default(),
+            &queue,
+            PerItem,
+        ));
+        assert_eq!(
+            (sink.next(), sink.it.size_hint()),
+            (Poll::Ready(Some(7)), (3, None))
+        );
     }
 
     #[test]
@@ -1130,10 +1403,20 @@ mod both {
         let (queue, out) = (shut(), Out::default());
         let mut context = Context::from_waker(Waker::noop());
         let mut limited = Box::pin(LimitedStream::new(out.clone(), &queue, PerItem));
-        assert_eq!(limited.as_mut().get_pin_mut().poll_next(&mut context), Poll::Ready(Some(7)));
+        assert_eq!(
+            limited.as_mut().get_pin_mut().poll_next(&mut context),
+            Poll::Ready(Some(7))
+        );
         let mut leased = Box::pin(LeasedStream::new(out.clone(), &queue, PerItem));
-        assert_eq!(leased.as_mut().get_pin_mut().poll_next(&mut context), Poll::Ready(Some(7)));
-        let mut sink = Box::pin(LimitedSink::<_, _, _, u32>::new(out.clone(), &queue, PerItem));
+        assert_eq!(
+            leased.as_mut().get_pin_mut().poll_next(&mut context),
+            Poll::Ready(Some(7))
+        );
+        let mut sink = Box::pin(LimitedSink::<_, _, _, u32>::new(
+            out.clone(),
+            &queue,
+            PerItem,
+        ));
         sink.as_mut().get_pin_mut().start_send(9).unwrap();
         assert_eq!(out.calls(), [Call::Item(9)]);
     }

@@ -8,9 +8,13 @@ use portcullis_core::{
 };
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
 
-/// At each instant that `advance` tells one more is granted, and not 1 ns earlier; returns the instants.
+/// At each instant that `advance` tells one more is granted, and not 1 ns earlier; returns the
+/// instants.
 fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
-    let mut waits: Vec<_> = requests.iter().map(|&n| Task::waiting(queue.acquire(n))).collect();
+    let mut waits: Vec<_> = requests
+        .iter()
+        .map(|&n| Task::waiting(queue.acquire(n)))
+        .collect();
     let mut told = Vec::new();
     loop {
         let at = match queue.advance() {
@@ -18,13 +22,19 @@ fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
             Next::Idle => break,
             Next::OnRelease => panic!("time helps"),
         };
-        assert!(at > queue.clock().now(), "what is due is granted by the call itself");
+        assert!(
+            at > queue.clock().now(),
+            "what is due is granted by the call itself"
+        );
         assert_eq!(queue.advance(), Next::At(at), "asking changes nothing");
         queue.clock().set(Timestamp::from_nanos(at.as_nanos() - 1));
         assert_eq!(queue.advance(), Next::At(at));
         assert!(waits.iter_mut().all(Task::is_pending), "1 ns before {at}");
         queue.clock().set(at);
-        assert!(waits.iter_mut().all(Task::is_pending), "time alone grants nothing to those who wait");
+        assert!(
+            waits.iter_mut().all(Task::is_pending),
+            "time alone grants nothing to those who wait"
+        );
         queue.advance();
         let before = waits.len();
         waits.retain_mut(|wait| wait.is_pending());
@@ -40,14 +50,30 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn a_token_bucket_grants_at_the_instant_that_it_tells() {
-    let bucket = TokenBucket::builder(Rate::per_second(10), 5).initial(0).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 5)
+        .initial(0)
+        .build()
+        .unwrap();
     let told = instants(&queue(bucket, 99), &[1, 5, 0, 1]);
     // The one who asks for none waits for one, of which it takes nothing.
     assert_eq!(told, [100 * MS, 600 * MS, 700 * MS]);
-    let thirds = TokenBucket::builder(Rate::per_second(3), 5).initial(0).build().unwrap();
-    assert_eq!(instants(&queue(thirds, 99), &[1, 1, 1]), [333_333_334, 666_666_667, 1_000_000_000]);
-    let steps = TokenBucket::builder(Rate::per_second(2), 5).stepwise().initial(0).build().unwrap();
-    assert_eq!(instants(&queue(steps, 99), &[1, 1, 1]), [1_000 * MS, 2_000 * MS]);
+    let thirds = TokenBucket::builder(Rate::per_second(3), 5)
+        .initial(0)
+        .build()
+        .unwrap();
+    assert_eq!(
+        instants(&queue(thirds, 99), &[1, 1, 1]),
+        [333_333_334, 666_666_667, 1_000_000_000]
+    );
+    let steps = TokenBucket::builder(Rate::per_second(2), 5)
+        .stepwise()
+        .initial(0)
+        .build()
+        .unwrap();
+    assert_eq!(
+        instants(&queue(steps, 99), &[1, 1, 1]),
+        [1_000 * MS, 2_000 * MS]
+    );
 }
 
 #[test]
@@ -55,7 +81,10 @@ fn a_fixed_window_grants_at_its_edges() {
     let queue = queue(FixedWindow::new(2, SECOND), 99);
     queue.clock().set(Timestamp::from_millis(300));
     let _held = now(queue.acquire(2)).unwrap();
-    assert_eq!(instants(&queue, &[1, 2, 1, 0]), [1_000 * MS, 2_000 * MS, 3_000 * MS]);
+    assert_eq!(
+        instants(&queue, &[1, 2, 1, 0]),
+        [1_000 * MS, 2_000 * MS, 3_000 * MS]
+    );
 }
 
 #[test]
@@ -69,7 +98,10 @@ fn a_sliding_window_grants_when_a_segment_leaves_it() {
 
 #[test]
 fn newest_first_the_time_told_is_the_newest_ones() {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5).initial(0).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+        .initial(0)
+        .build()
+        .unwrap();
     let queue = newest_first(bucket, 99);
     let _old = Task::waiting(queue.acquire(1));
     assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
@@ -95,7 +127,13 @@ fn permits_in_use_come_back_by_release_alone() {
 
 #[test]
 fn where_nothing_ever_comes_back_there_is_no_time_to_tell() {
-    let queue = queue(TokenBucket::builder(Rate::ZERO, 5).initial(0).build().unwrap(), 9);
+    let queue = queue(
+        TokenBucket::builder(Rate::ZERO, 5)
+            .initial(0)
+            .build()
+            .unwrap(),
+        9,
+    );
     let _wait = Task::waiting(queue.acquire(1));
     assert_eq!(queue.advance(), Next::OnRelease);
 }
@@ -108,7 +146,10 @@ fn one_call_grants_all_that_has_come_in_however_much() {
     queue.clock().advance(SECOND);
     queue.advance();
     let (granted, waiting) = waits.split_at(100);
-    assert!(granted.iter().all(|wait| wait.wakes() == 1) && waiting.iter().all(|wait| wait.wakes() == 0));
+    assert!(
+        granted.iter().all(|wait| wait.wakes() == 1)
+            && waiting.iter().all(|wait| wait.wakes() == 0)
+    );
     assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(2)));
 }
 

@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use portcullis_async::{Acquire, Order};
 use portcullis_core::{
-    AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
+    Unlimited,
 };
 use support::{Manual, Task, available, permits, queue};
 
@@ -16,7 +17,10 @@ const fn ms(millis: u64) -> Timestamp {
 
 /// One permit each 100 ms, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(10), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(10), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 /// Granted at 100 ms, and dropped: what it had goes to the one behind it, or is there again.
@@ -94,7 +98,8 @@ impl Random {
     }
 }
 
-/// What a trace does: the time goes on, one comes, one that waits goes, and all that are granted claim that but the last one, which does or goes.
+/// What a trace does: the time goes on, one comes, one that waits goes, and all that are granted
+/// claim that but the last one, which does or goes.
 fn trace<L: QueueLimiter>(
     queue: &Manual<L>,
     order: Order,
@@ -154,14 +159,21 @@ fn trace<L: QueueLimiter>(
 
 const TRACES: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
 
-/// A rate and as many at once as anybody may want are granted as the rate is alone, by claim and by drop.
+/// A rate and as many at once as anybody may want are granted as the rate is alone, by claim and by
+/// drop.
 #[test]
 fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
     for seed in 1..TRACES {
-        let order = if seed % 3 == 0 { Order::NewestFirst } else { Order::OldestFirst };
+        let order = if seed % 3 == 0 {
+            Order::NewestFirst
+        } else {
+            Order::OldestFirst
+        };
         let mut alone = Vec::new();
         let plain = queue(bucket(3), 99).with_order(order);
-        trace(&plain, order, seed, |at, n, queue| alone.push((at, n, available(queue), queue.counts())));
+        trace(&plain, order, seed, |at, n, queue| {
+            alone.push((at, n, available(queue), queue.counts()))
+        });
         let mut among = Vec::new();
         let many = AllOf::new((Concurrency::new(1_000), bucket(3), Unlimited));
         let several = queue(many, 99).with_order(order);
@@ -190,12 +202,19 @@ fn what_is_claimed_keeps_each_bound() {
         trace(&queue, Order::OldestFirst, seed, |at, n, queue| {
             claimed.push((at.as_nanos() / 1_000_000, n.into()));
             granted.push(queue.counts().granted);
-            assert!(queue.change(|limits| limits.limits().2.in_use()) <= 4, "{seed}");
+            assert!(
+                queue.change(|limits| limits.limits().2.in_use()) <= 4,
+                "{seed}"
+            );
         });
-        // A claim is no earlier than its grant; so what is granted in a span is what is claimed in it, and what was granted before it.
+        // A claim is no earlier than its grant; so what is granted in a span is what is claimed in
+        // it, and what was granted before it.
         let taken: u64 = claimed.iter().map(|(_, n)| n).sum();
         let last = claimed.last().map_or(0, |(at, _)| *at);
         assert!(taken <= 3 + last / 100, "{seed}: {taken} in {last} ms");
-        assert!(taken <= 4 * (last / 250 + 1), "{seed}: {taken} in {last} ms");
+        assert!(
+            taken <= 4 * (last / 250 + 1),
+            "{seed}: {taken} in {last} ms"
+        );
     }
 }

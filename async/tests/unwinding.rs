@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Queue, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp,
+    TokenBucket,
 };
 use support::{Hand, START, Task, available, now, permits, queue, waker};
 
@@ -22,7 +23,10 @@ const fn secs(seconds: u64) -> Timestamp {
 
 /// One token a second, none there.
 fn bucket(burst: u64) -> TokenBucket {
-    TokenBucket::builder(Rate::per_second(1), burst).initial(0).build().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .initial(0)
+        .build()
+        .unwrap()
 }
 
 fn panics<T>(work: impl FnOnce() -> T) -> bool {
@@ -39,7 +43,11 @@ impl Fuse {
     }
 
     fn burn(&self, what: &str) {
-        let burns = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let burns = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
         assert!(burns.is_err(), "{what}");
     }
 }
@@ -136,7 +144,11 @@ mod wakers {
             let last = Task::waiting(queue.acquire(1));
             assert!(panics(|| drop(held)), "the releaser is told");
             assert_eq!((last.wakes(), queue.counts().waiters), (1, 0), "{many}");
-            assert!(panicking.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+            assert!(
+                panicking
+                    .into_iter()
+                    .all(|wait| permits(wait.outcome()) == Ok(1))
+            );
             drop(last);
             assert_eq!(available(&queue), u64::from(many + 1));
         }
@@ -169,12 +181,19 @@ mod wakers {
         let held = now(queue.acquire(3)).unwrap();
         let waits = [(); 3].map(|()| {
             let mut task = Task::new(queue.acquire(1));
-            assert!(task.poll_with(&waker(|| std::panic::panic_any(Spite))).is_pending());
+            assert!(
+                task.poll_with(&waker(|| std::panic::panic_any(Spite)))
+                    .is_pending()
+            );
             task
         });
         let payload = catch_unwind(AssertUnwindSafe(|| drop(held))).unwrap_err();
         assert!(panics(|| drop(payload)), "the first one comes out");
-        assert!(waits.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+        assert!(
+            waits
+                .into_iter()
+                .all(|wait| permits(wait.outcome()) == Ok(1))
+        );
     }
 }
 
@@ -216,7 +235,8 @@ mod time {
 
     type Faults = Arc<Queue<TokenBucket, Faulty>>;
 
-    /// A queue that is attended, at one token a second, with two that wait: the first one's waker panics.
+    /// A queue that is attended, at one token a second, with two that wait: the first one's waker
+    /// panics.
     fn attended() -> (Faults, [Task<Acquire<Faults>>; 2]) {
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
@@ -231,7 +251,10 @@ mod time {
         let _ = panics(|| queue.clock().hand.jump(secs(1)));
         assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
         queue.clock().hand.jump(secs(2));
-        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+        assert_eq!(
+            (permits(first.outcome()), permits(second.outcome())),
+            (Ok(1), Ok(1))
+        );
     }
 
     #[test]
@@ -241,7 +264,10 @@ mod time {
         let _ = panics(|| queue.clock().hand.jump(secs(1)));
         assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
         queue.clock().hand.jump(secs(2));
-        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+        assert_eq!(
+            (permits(first.outcome()), permits(second.outcome())),
+            (Ok(1), Ok(1))
+        );
     }
 
     #[test]
@@ -254,7 +280,10 @@ mod time {
         let _ = queue.counts();
         assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
         queue.clock().hand.jump(secs(2));
-        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+        assert_eq!(
+            (permits(first.outcome()), permits(second.outcome())),
+            (Ok(1), Ok(1))
+        );
     }
 
     #[test]
@@ -264,7 +293,10 @@ mod time {
         let _ = panics(|| queue.clock().hand.jump(secs(1)));
         assert_eq!(queue.clock().hand.alarm(), Some(secs(2)));
         queue.clock().hand.jump(secs(2));
-        assert_eq!((permits(first.outcome()), permits(second.outcome())), (Ok(1), Ok(1)));
+        assert_eq!(
+            (permits(first.outcome()), permits(second.outcome())),
+            (Ok(1), Ok(1))
+        );
     }
 
     /// The head is on no agenda then, if nothing puts it there.
@@ -294,7 +326,9 @@ mod time {
             fuse.light(times);
             // Nothing calls the queue but its timer.
             for _ in 0..50 {
-                let Some(at) = queue.clock().alarm() else { break };
+                let Some(at) = queue.clock().alarm() else {
+                    break;
+                };
                 let _ = panics(|| queue.clock().jump(at));
             }
             assert_eq!(waits.map(|wait| wait.wakes()), [1, 1], "{times}");
@@ -335,16 +369,28 @@ mod time {
         use super::*;
 
         fn goes_on<C: Timer + Send + Sync + 'static>(timer: C) {
-            let rate = TokenBucket::builder(Rate::per_second(50), 1).initial(0).build().unwrap();
+            let rate = TokenBucket::builder(Rate::per_second(50), 1)
+                .initial(0)
+                .build()
+                .unwrap();
             let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, timer, 9));
             queue.attend_shared();
-            let panicking: Vec<_> =
-                (0..3).map(|_| panicking(Acquire::new(Arc::clone(&queue), 1, 1))).collect();
+            let panicking: Vec<_> = (0..3)
+                .map(|_| panicking(Acquire::new(Arc::clone(&queue), 1, 1)))
+                .collect();
             let wait = Acquire::new(Arc::clone(&queue), 1, 1);
             let (say, hear) = std::sync::mpsc::channel();
             std::thread::spawn(move || say.send(permits(futures_executor::block_on(wait))));
-            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(Ok(1)), "time has stopped");
-            assert!(panicking.into_iter().all(|wait| permits(wait.outcome()) == Ok(1)));
+            assert_eq!(
+                hear.recv_timeout(Duration::from_secs(20)),
+                Ok(Ok(1)),
+                "time has stopped"
+            );
+            assert!(
+                panicking
+                    .into_iter()
+                    .all(|wait| permits(wait.outcome()) == Ok(1))
+            );
         }
 
         #[test]
@@ -372,10 +418,16 @@ mod time {
         /// One thread for all of a process.
         #[test]
         fn a_thread_that_others_use() {
-            let others: Arc<Queue<_, _>> =
-                Arc::new(Queue::new(bucket(1), portcullis_async::ThreadTimer::new(), 9));
+            let others: Arc<Queue<_, _>> = Arc::new(Queue::new(
+                bucket(1),
+                portcullis_async::ThreadTimer::new(),
+                9,
+            ));
             let spiteful = waker(|| std::panic::panic_any(Spite));
-            let soon = others.clock().now().saturating_add(Duration::from_millis(5));
+            let soon = others
+                .clock()
+                .now()
+                .saturating_add(Duration::from_millis(5));
             assert!(others.clock().wake_at(soon, &spiteful).is_pending());
             std::thread::sleep(Duration::from_millis(20));
             goes_on(portcullis_async::ThreadTimer::new());
@@ -401,7 +453,10 @@ mod threads {
     fn one_that_unwinds_while_it_drives_leaves_that_to_the_next_one() {
         let timer = Arc::new(Faulty::default());
         let clock = Shared(Arc::clone(&timer), Arc::new(std::time::Instant::now()));
-        let rate = TokenBucket::builder(Rate::per_second(20), 1).initial(0).build().unwrap();
+        let rate = TokenBucket::builder(Rate::per_second(20), 1)
+            .initial(0)
+            .build()
+            .unwrap();
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, clock, 9));
         for burns in 1..6 {
             let (say, hear) = mpsc::channel();
@@ -419,7 +474,11 @@ mod threads {
             timer.clock.light(0);
             let second = Arc::clone(&queue);
             std::thread::spawn(move || say.send(permits(second.blocking_acquire(1))));
-            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(Ok(1)), "it sleeps, or has panicked");
+            assert_eq!(
+                hear.recv_timeout(Duration::from_secs(20)),
+                Ok(Ok(1)),
+                "it sleeps, or has panicked"
+            );
         }
         assert_eq!(queue.counts().waiters, 0);
     }
@@ -433,7 +492,12 @@ mod a_limiter_that_uses_its_own_queue {
     type Again = Queue<Uses, Hand>;
 
     /// What it does when it is asked, once.
-    struct Uses(Concurrency, Fuse, fn(&'static Again), OnceLock<&'static Again>);
+    struct Uses(
+        Concurrency,
+        Fuse,
+        fn(&'static Again),
+        OnceLock<&'static Again>,
+    );
 
     impl Limiter for Uses {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -477,16 +541,29 @@ mod a_limiter_that_uses_its_own_queue {
                 fuse.light(1);
                 say.send(panics(|| drop(held)))
             });
-            assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(true), "it waits for itself");
-            assert_eq!((queue.counts().waiters, permits(wait.outcome())), (0, Ok(1)));
+            assert_eq!(
+                hear.recv_timeout(Duration::from_secs(20)),
+                Ok(true),
+                "it waits for itself"
+            );
+            assert_eq!(
+                (queue.counts().waiters, permits(wait.outcome())),
+                (0, Ok(1))
+            );
         }
     }
 
     #[test]
     fn may_release() {
-        static MORE: std::sync::Mutex<Vec<Lease<&'static Again>>> = std::sync::Mutex::new(Vec::new());
+        static MORE: std::sync::Mutex<Vec<Lease<&'static Again>>> =
+            std::sync::Mutex::new(Vec::new());
         let releases: fn(&'static Again) = |_| MORE.lock().unwrap().clear();
-        let limiter = Uses(Concurrency::new(3), Fuse::default(), releases, OnceLock::new());
+        let limiter = Uses(
+            Concurrency::new(3),
+            Fuse::default(),
+            releases,
+            OnceLock::new(),
+        );
         let queue: &'static Again = Box::leak(Box::new(queue(limiter, 9)));
         let fuse = queue.change(|limiter| {
             limiter.3.set(queue).map_err(drop).unwrap();

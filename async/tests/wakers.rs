@@ -9,7 +9,9 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
-use portcullis_core::{Concurrency, Denied, Lease, Limiter, QueueLimiter, Receipt, Retry, Timestamp};
+use portcullis_core::{
+    Concurrency, Denied, Lease, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
+};
 use support::{Hand, START, Shared, Task, Watched, available, now, permits, queue, waker};
 
 mod wakers {
@@ -32,8 +34,14 @@ mod wakers {
             let waits: Vec<_> = (0..many).map(|_| Task::waiting(queue.acquire(1))).collect();
             drop(lease);
             assert!(waits.iter().all(|wait| wait.wakes() == 1), "{many}");
-            assert_eq!((queue.counts().granted, queue.counts().waiters), (many.into(), 0));
-            let leases: Vec<_> = waits.into_iter().map(|wait| wait.outcome().unwrap()).collect();
+            assert_eq!(
+                (queue.counts().granted, queue.counts().waiters),
+                (many.into(), 0)
+            );
+            let leases: Vec<_> = waits
+                .into_iter()
+                .map(|wait| wait.outcome().unwrap())
+                .collect();
             assert_eq!(available(&queue), 0);
             drop(leases);
             assert_eq!(available(&queue), u64::from(many));
@@ -48,7 +56,10 @@ mod wakers {
             .map(|place| {
                 let woken = Arc::clone(&woken);
                 let mut task = wait(&queue, 1);
-                assert!(task.poll_with(&waker(move || woken.lock().unwrap().push(place))).is_pending());
+                assert!(
+                    task.poll_with(&waker(move || woken.lock().unwrap().push(place)))
+                        .is_pending()
+                );
                 task
             })
             .collect();
@@ -69,7 +80,10 @@ mod wakers {
             assert!(task.poll_with(&waker).is_pending());
         }
         drop(lease);
-        assert_eq!(calls.each_ref().map(|calls| calls.load(Ordering::Relaxed)), [0, 0, 1]);
+        assert_eq!(
+            calls.each_ref().map(|calls| calls.load(Ordering::Relaxed)),
+            [0, 0, 1]
+        );
         assert!(task.poll().is_ready());
     }
 
@@ -85,7 +99,11 @@ mod wakers {
         assert!(task.poll_with(&waker).is_pending());
         drop(task);
         drop(waker);
-        assert_eq!(Arc::strong_count(&woken), 1, "and the waker is gone with it");
+        assert_eq!(
+            Arc::strong_count(&woken),
+            1,
+            "and the waker is gone with it"
+        );
         drop(lease);
         assert_eq!(woken.load(Ordering::Relaxed), 0);
     }
@@ -96,7 +114,10 @@ mod wakers {
         let here = Arc::new(());
         let captured = Arc::clone(&here);
         let mut task = wait(&queue, 1);
-        assert!(task.poll_with(&waker(move || drop(Arc::clone(&captured)))).is_pending());
+        assert!(
+            task.poll_with(&waker(move || drop(Arc::clone(&captured))))
+                .is_pending()
+        );
         drop(lease);
         assert_eq!(Arc::strong_count(&here), 1);
         assert!(task.poll().is_ready());
@@ -108,7 +129,10 @@ mod wakers {
         let mut first = wait(&queue, 1);
         assert!(first.poll_with(&waker(|| panic!("a waker"))).is_pending());
         let rest: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
-        assert!(catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(), "the releaser is told");
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(),
+            "the releaser is told"
+        );
         assert!(rest.iter().all(|wait| wait.wakes() == 1));
         assert!(first.poll().is_ready());
         drop((first, rest));
@@ -122,7 +146,8 @@ mod wakers {
         let acquires = {
             let (inside, queue) = (Arc::clone(&inside), Arc::clone(&queue));
             waker(move || {
-                *inside.lock().unwrap() = Some(now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
+                *inside.lock().unwrap() =
+                    Some(now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
             })
         };
         let mut head = wait(&queue, 1);
@@ -138,7 +163,10 @@ mod wakers {
         let (queue, mut lease) = held(2);
         let other = Mutex::new(Some(lease.split(1).unwrap()));
         let mut head = wait(&queue, 1);
-        assert!(head.poll_with(&waker(move || drop(other.lock().unwrap().take()))).is_pending());
+        assert!(
+            head.poll_with(&waker(move || drop(other.lock().unwrap().take())))
+                .is_pending()
+        );
         let next = Task::waiting(queue.acquire(1));
         drop(lease);
         assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(1)));
@@ -156,7 +184,10 @@ mod wakers {
         assert!(head.poll_with(&closes).is_pending());
         let next = Task::waiting(queue.acquire(1));
         drop(lease);
-        assert_eq!(permits(next.outcome()), Err(Rejected::Closed { permits: 1 }));
+        assert_eq!(
+            permits(next.outcome()),
+            Err(Rejected::Closed { permits: 1 })
+        );
         assert_eq!(permits(head.outcome()), Ok(1), "granted before");
         assert_eq!(available(&queue), 1);
     }
@@ -182,18 +213,29 @@ mod wakers {
     fn one_may_poll_the_wait_and_drop_the_lease_in_a_chain() {
         type Slot = Mutex<Option<Task<Acquire<Shared>>>>;
         let (queue, lease) = held(1);
-        let slots: Arc<Vec<Slot>> = Arc::new((0..50).map(|_| Mutex::new(Some(wait(&queue, 1)))).collect());
+        let slots: Arc<Vec<Slot>> =
+            Arc::new((0..50).map(|_| Mutex::new(Some(wait(&queue, 1)))).collect());
         for number in 0..slots.len() {
             let all = Arc::clone(&slots);
             let runs = waker(move || {
-                let Some(mut task) = all[number].lock().unwrap().take() else { return };
+                let Some(mut task) = all[number].lock().unwrap().take() else {
+                    return;
+                };
                 match task.poll() {
                     // The lease is dropped in the waker, and so grants the next from within.
                     Poll::Ready(lease) => drop(lease.unwrap()),
                     Poll::Pending => *all[number].lock().unwrap() = Some(task),
                 }
             });
-            assert!(slots[number].lock().unwrap().as_mut().unwrap().poll_with(&runs).is_pending());
+            assert!(
+                slots[number]
+                    .lock()
+                    .unwrap()
+                    .as_mut()
+                    .unwrap()
+                    .poll_with(&runs)
+                    .is_pending()
+            );
         }
         drop(lease);
         assert!(slots.iter().all(|slot| slot.lock().unwrap().is_none()));
@@ -232,8 +274,9 @@ mod wakers {
 
     #[test]
     fn none_runs_under_the_lock() {
-        let queue: Arc<Queue<_, _, Watched>> =
-            Arc::new(Queue::new(Concurrency::new(1), Hand::new(), 2).with_order(Order::NewestFirst));
+        let queue: Arc<Queue<_, _, Watched>> = Arc::new(
+            Queue::new(Concurrency::new(1), Hand::new(), 2).with_order(Order::NewestFirst),
+        );
         let ran = Arc::new(AtomicUsize::new(0));
         let careful = || {
             let ran = Arc::clone(&ran);
@@ -329,7 +372,8 @@ mod marks {
 
         impl QueueLimiter for Late {}
         for order in [Order::OldestFirst, Order::NewestFirst] {
-            let queue = queue(Late(Concurrency::new(1), AtomicBool::new(true)), 9).with_order(order);
+            let queue =
+                queue(Late(Concurrency::new(1), AtomicBool::new(true)), 9).with_order(order);
             let held = now(queue.acquire(1)).unwrap().forget();
             assert_eq!(held, 1);
             assert_eq!(permits(now(queue.acquire(1))), Ok(1));

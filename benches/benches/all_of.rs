@@ -16,11 +16,20 @@ fn all_of(criterion: &mut Criterion) {
         let [a, b, c] = core::array::from_fn(|_| CachePadded::new(TokenBucket::new(rate, burst)));
         let limits: AllOf<(&TokenBucket, &TokenBucket, &TokenBucket)> = AllOf::new((&a, &b, &c));
         if matches!(pressure, Pressure::DenialStorm) {
-            limits.try_acquire_at(Timestamp::ZERO, 1).expect("the only permits").forget();
+            limits
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permits")
+                .forget();
         }
-        bench(&mut group, pressure, |now| limits.try_acquire_at(now, 1).is_ok());
+        bench(&mut group, pressure, |now| {
+            limits.try_acquire_at(now, 1).is_ok()
+        });
     };
-    press(Pressure::Uncontended, Rate::per_second(999_999_937), 1 << 30);
+    press(
+        Pressure::Uncontended,
+        Rate::per_second(999_999_937),
+        1 << 30,
+    );
     press(Pressure::Contended, Rate::per_second(999_999_937), 1 << 30);
     press(Pressure::DenialStorm, Rate::ZERO, 1);
     press(Pressure::Mixed, Rate::new(1, Duration::from_nanos(8)), 10);

@@ -11,15 +11,21 @@ use crate::support::{Pressure, bench, group};
 fn with_clock(criterion: &mut Criterion, name: &str, clock: &(impl Clock + Sync)) {
     let mut group = group(criterion, &format!("Clocked by {name}"));
     let mut press = |pressure, rate, burst| {
-        let bucket =
-            TokenBucket::builder(rate, burst).origin(clock.now()).build().expect("settings that fit");
+        let bucket = TokenBucket::builder(rate, burst)
+            .origin(clock.now())
+            .build()
+            .expect("settings that fit");
         let bucket = CachePadded::new(Clocked::new(bucket, clock));
         if matches!(pressure, Pressure::DenialStorm) {
             bucket.try_acquire(1).expect("the only permit").forget();
         }
         bench(&mut group, pressure, |_| bucket.try_acquire(1).is_ok());
     };
-    press(Pressure::Uncontended, Rate::per_second(999_999_937), 1 << 30);
+    press(
+        Pressure::Uncontended,
+        Rate::per_second(999_999_937),
+        1 << 30,
+    );
     press(Pressure::Contended, Rate::per_second(999_999_937), 1 << 30);
     press(Pressure::DenialStorm, Rate::ZERO, 1);
     press(Pressure::Mixed, Rate::per_second(1_000_000), 10);

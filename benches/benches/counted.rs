@@ -1,4 +1,5 @@
-//! A token bucket that is counted, under each kind of pressure: what the counting costs is the difference to the bucket alone.
+//! A token bucket that is counted, under each kind of pressure: what the counting costs is the
+//! difference to the bucket alone.
 
 mod support;
 
@@ -15,11 +16,20 @@ fn counted(criterion: &mut Criterion) {
     let mut press = |pressure, rate, burst| {
         let bucket = CachePadded::new(Counted::new(TokenBucket::new(rate, burst)));
         if matches!(pressure, Pressure::DenialStorm) {
-            bucket.try_acquire_at(Timestamp::ZERO, 1).expect("the only permit").forget();
+            bucket
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permit")
+                .forget();
         }
-        bench(&mut group, pressure, |now| bucket.try_acquire_at(now, 1).is_ok());
+        bench(&mut group, pressure, |now| {
+            bucket.try_acquire_at(now, 1).is_ok()
+        });
     };
-    press(Pressure::Uncontended, Rate::per_second(999_999_937), 1 << 30);
+    press(
+        Pressure::Uncontended,
+        Rate::per_second(999_999_937),
+        1 << 30,
+    );
     press(Pressure::Contended, Rate::per_second(999_999_937), 1 << 30);
     press(Pressure::DenialStorm, Rate::ZERO, 1);
     press(Pressure::Mixed, Rate::new(1, Duration::from_nanos(8)), 10);

@@ -15,9 +15,14 @@ fn fixed_window(criterion: &mut Criterion) {
     let mut press = |pressure, limit, window| {
         let limiter = CachePadded::new(FixedWindow::new(limit, window));
         if matches!(pressure, Pressure::DenialStorm) {
-            limiter.try_acquire_at(Timestamp::ZERO, 1).expect("the only permit").forget();
+            limiter
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permit")
+                .forget();
         }
-        bench(&mut group, pressure, |now| limiter.try_acquire_at(now, 1).is_ok());
+        bench(&mut group, pressure, |now| {
+            limiter.try_acquire_at(now, 1).is_ok()
+        });
     };
     press(Pressure::Uncontended, 1 << 31, Duration::from_millis(80));
     press(Pressure::Contended, 1 << 31, Duration::from_millis(80));

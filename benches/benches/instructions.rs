@@ -1,16 +1,19 @@
-//! Instructions and estimated cache misses of each hot path, counted by Callgrind: the same on every machine.
+//! Instructions and estimated cache misses of each hot path, counted by Callgrind: the same on
+//! every machine.
 //!
-//! Each bench does its operation a thousand times, so that what surrounds them vanishes; `unlimited` is the loop with nothing in it.
-//! `cargo xtask bench-check` runs this and compares with the baseline.
+//! Each bench does its operation a thousand times, so that what surrounds them vanishes;
+//! `unlimited` is the loop with nothing in it. `cargo xtask bench-check` runs this and compares
+//! with the baseline.
 
 use core::hint::black_box;
 use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow, Counted, Denied,
-    FixedWindow, Keyed, KeyedWord, LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate,
-    Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow,
+    Counted, Denied, FixedWindow, Keyed, KeyedWord, LeaseId, LeasePool, Limiter, LimiterExt, Line,
+    ManualClock, Penalty, Rate, Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp,
+    TokenBucket, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -27,13 +30,18 @@ struct Case<L: 'static> {
 
 impl<L> Case<L> {
     fn new(limiter: L, step: Duration) -> Self {
-        Self { limiter: Box::leak(Box::new(limiter)), step: step.as_nanos() as u64 }
+        Self {
+            limiter: Box::leak(Box::new(limiter)),
+            step: step.as_nanos() as u64,
+        }
     }
 
     /// The time of operation number `i`.
     #[inline(always)]
     fn time(&self, i: u64) -> Timestamp {
-        black_box(Timestamp::from_nanos(START.as_nanos() + (i + 1) * self.step))
+        black_box(Timestamp::from_nanos(
+            START.as_nanos() + (i + 1) * self.step,
+        ))
     }
 }
 
@@ -47,17 +55,22 @@ fn plenty<L>(limiter: L) -> Case<L> {
 /// Has given its permits away.
 fn spent<L: Limiter>(limiter: L) -> Case<L> {
     let all = u32::try_from(limiter.capacity()).expect("a small limit");
-    limiter.take_at(START, all).expect("a limiter that is as good as new");
+    limiter
+        .take_at(START, all)
+        .expect("a limiter that is as good as new");
     Case::new(limiter, SOON)
 }
 
-/// Is asked again only when all that was taken has come back, and has ended a window or filled a bucket.
+/// Is asked again only when all that was taken has come back, and has ended a window or filled a
+/// bucket.
 fn rested<L>(limiter: L) -> Case<L> {
     Case::new(limiter, 10 * WINDOW)
 }
 
 fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
-    TokenBucket::builder(Rate::per_second(1_000), burst).build_on().expect("settings that fit")
+    TokenBucket::builder(Rate::per_second(1_000), burst)
+        .build_on()
+        .expect("settings that fit")
 }
 
 fn adjustable<W: Word>(burst: u64) -> AdjustableBucket<W> {
@@ -68,15 +81,22 @@ fn adjustable<W: Word>(burst: u64) -> AdjustableBucket<W> {
 }
 
 fn fixed<W: Word>(limit: u64) -> FixedWindow<W> {
-    FixedWindow::builder(limit, WINDOW).build_on().expect("settings that fit")
+    FixedWindow::builder(limit, WINDOW)
+        .build_on()
+        .expect("settings that fit")
 }
 
 fn sliding<W: Word>(limit: u64) -> SlidingWindow<8, W> {
-    SlidingWindow::builder(limit, WINDOW, 8).build_on().expect("settings that fit")
+    SlidingWindow::builder(limit, WINDOW, 8)
+        .build_on()
+        .expect("settings that fit")
 }
 
 fn strict(limit: u64) -> SlidingWindow<9> {
-    SlidingWindow::builder(limit, WINDOW, 8).strict().build().expect("settings that fit")
+    SlidingWindow::builder(limit, WINDOW, 8)
+        .strict()
+        .build()
+        .expect("settings that fit")
 }
 
 fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
@@ -97,8 +117,8 @@ fn all_denied(granted: u64) {
     assert_eq!(granted, 0);
 }
 
-/// Does `operation` a thousand times, and counts how often it says yes. In a plain loop: an iterator's closures are not always
-/// inlined.
+/// Does `operation` a thousand times, and counts how often it says yes. In a plain loop: an
+/// iterator's closures are not always inlined.
 #[inline(always)]
 fn count(mut operation: impl FnMut(u64) -> bool) -> u64 {
     let mut yes = 0;
@@ -111,7 +131,11 @@ fn count(mut operation: impl FnMut(u64) -> bool) -> u64 {
 /// Takes a permit, and drops the lease.
 #[inline(always)]
 fn ask<L: Limiter>(case: &Case<L>) -> u64 {
-    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(1)).is_ok())
+    count(|i| {
+        black_box(case.limiter)
+            .try_acquire_at(case.time(i), black_box(1))
+            .is_ok()
+    })
 }
 
 #[library_benchmark(teardown = all_granted)]
@@ -185,8 +209,14 @@ fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
 #[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
 fn retry<L: Limiter>(case: Case<L>) -> u64 {
     count(|i| {
-        let denied = black_box(Denied::Exhausted { now: case.time(i), permits: 1 });
-        matches!(black_box(black_box(case.limiter).retry(denied)), Retry::At(_))
+        let denied = black_box(Denied::Exhausted {
+            now: case.time(i),
+            permits: 1,
+        });
+        matches!(
+            black_box(black_box(case.limiter).retry(denied)),
+            Retry::At(_)
+        )
     })
 }
 
@@ -220,11 +250,17 @@ fn reserve(case: Case<AdjustableBucket>) -> u64 {
 fn adjust(case: Case<AdjustableBucket>) -> u64 {
     count(|i| {
         let (rate, burst) = black_box((Rate::per_second(2_000), 20));
-        black_box(case.limiter).adjust_at(case.time(i), rate, burst, Carry::Proportional).is_ok()
+        black_box(case.limiter)
+            .adjust_at(case.time(i), rate, burst, Carry::Proportional)
+            .is_ok()
     })
 }
 
-type Three = AllOf<(&'static TokenBucket, &'static TokenBucket, &'static TokenBucket)>;
+type Three = AllOf<(
+    &'static TokenBucket,
+    &'static TokenBucket,
+    &'static TokenBucket,
+)>;
 
 fn three(first: Case<TokenBucket>) -> Case<Three> {
     let [second, third] = [2_000; 2].map(|burst| plenty(bucket(burst)).limiter);
@@ -233,7 +269,11 @@ fn three(first: Case<TokenBucket>) -> Case<Three> {
 
 #[inline(always)]
 fn ask_three(case: &Case<Three>) -> u64 {
-    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(1)).is_ok())
+    count(|i| {
+        black_box(case.limiter)
+            .try_acquire_at(case.time(i), black_box(1))
+            .is_ok()
+    })
 }
 
 #[library_benchmark(teardown = all_granted)]
@@ -252,14 +292,21 @@ type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>>;
 
 /// Half full with a thousand keys, under a seed that is always the same.
 fn no_keys(burst: u64) -> Case<Table> {
-    plenty(Keyed::new(bucket(burst), Line::for_keys(1_000), Seed::new()))
+    plenty(Keyed::new(
+        bucket(burst),
+        Line::for_keys(1_000),
+        Seed::new(),
+    ))
 }
 
 /// A thousand keys, each of which has taken a permit.
 fn keys(burst: u64) -> Case<Table> {
     let case = no_keys(burst);
     for key in 0..OPERATIONS {
-        case.limiter.key(&key).take_at(START, 1).expect("room for all");
+        case.limiter
+            .key(&key)
+            .take_at(START, 1)
+            .expect("room for all");
     }
     case
 }
@@ -267,7 +314,12 @@ fn keys(burst: u64) -> Case<Table> {
 /// Asks for each of a thousand keys.
 #[inline(always)]
 fn ask_keys(case: &Case<Table>) -> u64 {
-    count(|i| black_box(case.limiter).key(black_box(&i)).try_acquire_at(case.time(i), black_box(1)).is_ok())
+    count(|i| {
+        black_box(case.limiter)
+            .key(black_box(&i))
+            .try_acquire_at(case.time(i), black_box(1))
+            .is_ok()
+    })
 }
 
 #[library_benchmark(teardown = all_granted)]
@@ -304,7 +356,11 @@ fn allow_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
 #[library_benchmark(teardown = all_granted)]
 #[bench::token_bucket(slice(1))]
 fn draw_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
-    count(|i| black_box(case.limiter).try_acquire_at(case.time(i), black_box(2)).is_ok())
+    count(|i| {
+        black_box(case.limiter)
+            .try_acquire_at(case.time(i), black_box(2))
+            .is_ok()
+    })
 }
 
 type Pool = LeasePool<Concurrency, 1_024>;
@@ -316,8 +372,10 @@ fn empty_pool() -> &'static Pool {
 /// A pool of a thousand leases that are due, and their ids.
 fn full_pool() -> (&'static Pool, Vec<LeaseId>) {
     let pool = empty_pool();
-    let ids =
-        (0..OPERATIONS).map(|_| pool.claim_at(START, 1, Some(START)).expect("a free slot and a permit"));
+    let ids = (0..OPERATIONS).map(|_| {
+        pool.claim_at(START, 1, Some(START))
+            .expect("a free slot and a permit")
+    });
     (pool, ids.collect())
 }
 

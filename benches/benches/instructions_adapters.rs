@@ -28,8 +28,16 @@ type Ends = (Sender<u64, Limit>, Receiver<u64, Limit>);
 
 /// With places and permits for all.
 fn ends() -> &'static Ends {
-    let queue: Limit = Box::leak(Box::new(Queue::new(Concurrency::new(64), Timeless, u64::MAX)));
-    Box::leak(Box::new(channel(queue, NonZero::new(64).expect("some"), PerItem)))
+    let queue: Limit = Box::leak(Box::new(Queue::new(
+        Concurrency::new(64),
+        Timeless,
+        u64::MAX,
+    )));
+    Box::leak(Box::new(channel(
+        queue,
+        NonZero::new(64).expect("some"),
+        PerItem,
+    )))
 }
 
 /// What is always ready.
@@ -49,7 +57,10 @@ type Reader = LimitedRead<Zeros, &'static Queue<TokenBucket, Timeless>>;
 
 fn reader() -> Pin<Box<Reader>> {
     let bucket = TokenBucket::new(Rate::per_second(1), 1 << 20);
-    Box::pin(LimitedRead::new(Zeros, Box::leak(Box::new(Queue::new(bucket, Timeless, u64::MAX)))))
+    Box::pin(LimitedRead::new(
+        Zeros,
+        Box::leak(Box::new(Queue::new(bucket, Timeless, u64::MAX))),
+    ))
 }
 
 #[library_benchmark(teardown = all_done)]
@@ -57,7 +68,9 @@ fn reader() -> Pin<Box<Reader>> {
 fn pass((sender, receiver): &'static Ends) -> u64 {
     let mut context = Context::from_waker(Waker::noop());
     count(|item| {
-        let sent = pin!(black_box(sender).send(black_box(item))).poll(&mut context).is_ready();
+        let sent = pin!(black_box(sender).send(black_box(item)))
+            .poll(&mut context)
+            .is_ready();
         sent && pin!(black_box(receiver).recv()).poll(&mut context) == Poll::Ready(Some(item))
     })
 }

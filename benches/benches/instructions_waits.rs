@@ -22,7 +22,11 @@ fn count(operation: impl FnMut(u64) -> bool) -> u64 {
 
 /// A queue around a limit of one permit.
 fn queue() -> &'static Queue<Concurrency, Timeless> {
-    Box::leak(Box::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX)))
+    Box::leak(Box::new(Queue::new(
+        Concurrency::new(1),
+        Timeless,
+        u64::MAX,
+    )))
 }
 
 type Wait = Pin<Box<Acquire<&'static Queue<Concurrency, Timeless>>>>;
@@ -30,10 +34,16 @@ type Wait = Pin<Box<Acquire<&'static Queue<Concurrency, Timeless>>>>;
 /// Waits behind one that holds the permit.
 fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     let queue = queue();
-    let mut waits: Vec<Wait> = (0..=OPERATIONS).map(|_| Box::pin(queue.acquire(1))).collect();
+    let mut waits: Vec<Wait> = (0..=OPERATIONS)
+        .map(|_| Box::pin(queue.acquire(1)))
+        .collect();
     let mut context = Context::from_waker(Waker::noop());
     assert!(queue.try_acquire(1).expect("free").forget() == 1);
-    assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut context).is_pending()));
+    assert!(
+        waits
+            .iter_mut()
+            .all(|wait| wait.as_mut().poll(&mut context).is_pending())
+    );
     (queue, waits)
 }
 
@@ -69,7 +79,11 @@ fn hand_over((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>))
 fn give_up((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
     let mut context = Context::from_waker(Waker::noop());
     let _ = waits.leak();
-    count(|_| pin!(black_box(queue).acquire(black_box(1))).poll(&mut context).is_pending())
+    count(|_| {
+        pin!(black_box(queue).acquire(black_box(1)))
+            .poll(&mut context)
+            .is_pending()
+    })
 }
 
 library_benchmark_group!(name = waits, benchmarks = [acquire, hand_over, give_up]);

@@ -13,7 +13,9 @@ use crate::support::{Pressure, bench, group};
 type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>, RandomState>;
 
 fn table(rate: Rate, burst: u64, keys: usize) -> Table {
-    let limit = TokenBucket::builder(rate, burst).build_on().expect("settings that fit");
+    let limit = TokenBucket::builder(rate, burst)
+        .build_on()
+        .expect("settings that fit");
     Keyed::new(limit, Line::for_keys(keys), RandomState::new())
 }
 
@@ -22,15 +24,33 @@ fn keyed(criterion: &mut Criterion) {
     let mut press = |pressure, rate, burst| {
         let table = table(rate, burst, 1_000);
         if matches!(pressure, Pressure::DenialStorm) {
-            table.key("alice").try_acquire_at(Timestamp::ZERO, 1).expect("the only permit").forget();
+            table
+                .key("alice")
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permit")
+                .forget();
         }
-        bench(&mut group, pressure, |now| table.key("alice").try_acquire_at(now, 1).is_ok());
+        bench(&mut group, pressure, |now| {
+            table.key("alice").try_acquire_at(now, 1).is_ok()
+        });
     };
-    press(Pressure::Uncontended, Rate::per_second(1_000_000_000), 1 << 30);
-    press(Pressure::Contended, Rate::per_second(1_000_000_000), 1 << 30);
+    press(
+        Pressure::Uncontended,
+        Rate::per_second(1_000_000_000),
+        1 << 30,
+    );
+    press(
+        Pressure::Contended,
+        Rate::per_second(1_000_000_000),
+        1 << 30,
+    );
     press(Pressure::DenialStorm, Rate::ZERO, 1);
     // A tick of 1 µs has 500 requests, and 125 permits.
-    press(Pressure::Mixed, Rate::new(1, Duration::from_nanos(8)), 1_000);
+    press(
+        Pressure::Mixed,
+        Rate::new(1, Duration::from_nanos(8)),
+        1_000,
+    );
     group.finish();
 }
 

@@ -11,9 +11,13 @@ fn lease_pool(criterion: &mut Criterion) {
     let mut group = group(criterion, "LeasePool");
     let mut press = |pressure, limit| {
         let pool: LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::new(limit));
-        let cycle = |_| pool.claim_at(Timestamp::ZERO, 1, None).is_ok_and(|id| pool.release(id) == Ok(1));
+        let cycle = |_| {
+            pool.claim_at(Timestamp::ZERO, 1, None)
+                .is_ok_and(|id| pool.release(id) == Ok(1))
+        };
         if matches!(pressure, Pressure::DenialStorm) {
-            pool.claim_at(Timestamp::ZERO, limit, None).expect("all permits");
+            pool.claim_at(Timestamp::ZERO, limit, None)
+                .expect("all permits");
         }
         bench(&mut group, pressure, cycle);
     };

@@ -1,4 +1,5 @@
-//! Slices of one token bucket under each kind of pressure, one for each thread; and the bucket itself, which asks the same word as they do.
+//! Slices of one token bucket under each kind of pressure, one for each thread; and the bucket
+//! itself, which asks the same word as they do.
 
 mod support;
 
@@ -11,7 +12,8 @@ use portcullis_core::{Rate, SlicedBucket, Timestamp, TokenBucket};
 use crate::support::{Pressure, bench, bench_owned, group};
 
 fn bucket(rate: Rate, burst: u64) -> CachePadded<SlicedBucket> {
-    // At the highest rate the word comes around every two minutes, so that the bucket must not start from zero.
+    // At the highest rate the word comes around every two minutes, so that the bucket must not
+    // start from zero.
     let settings = TokenBucket::builder(rate, burst).origin(Timestamp::from_nanos(1 << 40));
     CachePadded::new(settings.build_sliced().expect("settings that fit"))
 }
@@ -24,12 +26,21 @@ fn slice(criterion: &mut Criterion) {
     let mut press = |pressure, (rate, burst), size| {
         let bucket = bucket(rate, burst);
         if matches!(pressure, Pressure::DenialStorm) {
-            bucket.try_acquire_at(Timestamp::ZERO, 1).expect("the only permit").forget();
+            bucket
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permit")
+                .forget();
         }
         // One of nothing where so much is not left: it asks the bucket each time.
-        let cut = |now| bucket.slice_at(now, size).or_else(|_| bucket.slice_at(now, 0));
+        let cut = |now| {
+            bucket
+                .slice_at(now, size)
+                .or_else(|_| bucket.slice_at(now, 0))
+        };
         bench_owned(&mut slices, pressure, cut, |slice, now| {
-            slice.as_ref().is_ok_and(|slice| slice.try_acquire_at(now, 1).is_ok())
+            slice
+                .as_ref()
+                .is_ok_and(|slice| slice.try_acquire_at(now, 1).is_ok())
         });
     };
     press(Pressure::Uncontended, plenty, 1_024);
@@ -39,11 +50,15 @@ fn slice(criterion: &mut Criterion) {
     slices.finish();
 
     let mut rest = group(criterion, "SlicedBucket");
-    for (pressure, (rate, burst)) in
-        [(Pressure::Uncontended, plenty), (Pressure::Contended, plenty), (Pressure::Mixed, scarce)]
-    {
+    for (pressure, (rate, burst)) in [
+        (Pressure::Uncontended, plenty),
+        (Pressure::Contended, plenty),
+        (Pressure::Mixed, scarce),
+    ] {
         let bucket = bucket(rate, burst);
-        bench(&mut rest, pressure, |now| bucket.try_acquire_at(now, 1).is_ok());
+        bench(&mut rest, pressure, |now| {
+            bucket.try_acquire_at(now, 1).is_ok()
+        });
     }
     rest.finish();
 }

@@ -15,11 +15,20 @@ fn token_bucket(criterion: &mut Criterion) {
     let mut press = |pressure, rate, burst| {
         let bucket = CachePadded::new(TokenBucket::new(rate, burst));
         if matches!(pressure, Pressure::DenialStorm) {
-            bucket.try_acquire_at(Timestamp::ZERO, 1).expect("the only permit").forget();
+            bucket
+                .try_acquire_at(Timestamp::ZERO, 1)
+                .expect("the only permit")
+                .forget();
         }
-        bench(&mut group, pressure, |now| bucket.try_acquire_at(now, 1).is_ok());
+        bench(&mut group, pressure, |now| {
+            bucket.try_acquire_at(now, 1).is_ok()
+        });
     };
-    press(Pressure::Uncontended, Rate::per_second(999_999_937), 1 << 30);
+    press(
+        Pressure::Uncontended,
+        Rate::per_second(999_999_937),
+        1 << 30,
+    );
     press(Pressure::Contended, Rate::per_second(999_999_937), 1 << 30);
     press(Pressure::DenialStorm, Rate::ZERO, 1);
     // Two requests each 4 ns: one in four is granted.

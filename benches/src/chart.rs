@@ -1,4 +1,5 @@
-//! Charts of what was measured, as SVG files: bars for a row, lines for what a cost does as something grows.
+//! Charts of what was measured, as SVG files: bars for a row, lines for what a cost does as
+//! something grows.
 
 use core::error::Error;
 use std::fs;
@@ -43,24 +44,48 @@ const ROOM: f64 = 1.7;
 
 /// The floor, ours and each peer of one row.
 fn bars(folder: &Path, against: &[Row]) -> Drawn {
-    let Some(row) = against.first() else { return Ok(()) };
-    let threads = if row.threads == 1 { String::new() } else { format!(".{}_threads", row.threads) };
+    let Some(row) = against.first() else {
+        return Ok(());
+    };
+    let threads = if row.threads == 1 {
+        String::new()
+    } else {
+        format!(".{}_threads", row.threads)
+    };
     let name = format!("{}{threads}", row.row);
-    let mut list = vec![("floor", row.floor_ns, FLOOR), ("portcullis", row.ours_ns, OURS)];
-    list.extend(against.iter().filter_map(|row| Some((row.peer?, row.peer_ns?, PEERS))));
+    let mut list = vec![
+        ("floor", row.floor_ns, FLOOR),
+        ("portcullis", row.ours_ns, OURS),
+    ];
+    list.extend(
+        against
+            .iter()
+            .filter_map(|row| Some((row.peer?, row.peer_ns?, PEERS))),
+    );
     let most = list.iter().map(|(_, nanos, _)| *nanos).fold(0.0, f64::max);
 
     let path = folder.join(format!("{name}.svg"));
     let area = canvas(&path, (BAR * (list.len() as i32 + 2)) as u32)?;
     let text = |size: i32| (FONT, size).into_font().color(&INK);
-    area.draw(&Text::new(format!("{name}: nanoseconds for each operation"), (12, 10), text(17)))?;
+    area.draw(&Text::new(
+        format!("{name}: nanoseconds for each operation"),
+        (12, 10),
+        text(17),
+    ))?;
     let (left, room) = (170, 480.0);
     for ((label, nanos, colour), place) in list.into_iter().zip(1..) {
         let top = 12 + BAR * place;
         let right = left + (nanos / most * room) as i32;
-        area.draw(&Rectangle::new([(left, top), (right, top + BAR - 8)], colour.filled()))?;
+        area.draw(&Rectangle::new(
+            [(left, top), (right, top + BAR - 8)],
+            colour.filled(),
+        ))?;
         area.draw(&Text::new(label, (12, top + 2), text(15)))?;
-        area.draw(&Text::new(format!("{nanos:.2}"), (right + 6, top + 2), text(15)))?;
+        area.draw(&Text::new(
+            format!("{nanos:.2}"),
+            (right + 6, top + 2),
+            text(15),
+        ))?;
     }
     area.present()?;
     Ok(())
@@ -68,10 +93,13 @@ fn bars(folder: &Path, against: &[Row]) -> Drawn {
 
 /// All lines over one thing that grows.
 fn grows(folder: &Path, lines: &[Line]) -> Drawn {
-    let Some(first) = lines.first() else { return Ok(()) };
+    let Some(first) = lines.first() else {
+        return Ok(());
+    };
     let points = || lines.iter().flat_map(|line| &line.points);
-    let (least, most) =
-        points().fold((f64::MAX, 0.0_f64), |(least, most), (x, _)| (least.min(*x), most.max(*x)));
+    let (least, most) = points().fold((f64::MAX, 0.0_f64), |(least, most), (x, _)| {
+        (least.min(*x), most.max(*x))
+    });
     let highest = points().map(|(_, nanos)| *nanos).fold(0.0, f64::max);
     if least >= most {
         // A machine with a single core has nothing to show.
@@ -80,7 +108,10 @@ fn grows(folder: &Path, lines: &[Line]) -> Drawn {
     let path = folder.join(format!("by_{}.svg", first.grows));
     let area = canvas(&path, 420)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(format!("nanoseconds for each operation, by {}", first.grows), (FONT, 17))
+        .caption(
+            format!("nanoseconds for each operation, by {}", first.grows),
+            (FONT, 17),
+        )
         .margin(14)
         .x_label_area_size(34)
         .y_label_area_size(60)

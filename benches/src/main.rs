@@ -1,6 +1,7 @@
 //! `versus`: ours and the peers' in turn, in one process, with the floor beside them.
 //!
-//! `cargo run --release -p portcullis-bench --bin versus -- --help` tells the options; `docs/benchmarks.md` the method.
+//! `cargo run --release -p portcullis-bench --bin versus -- --help` tells the options;
+//! `docs/benchmarks.md` the method.
 
 #![allow(
     clippy::cast_possible_wrap,
@@ -22,17 +23,19 @@ use clap::Parser;
 use crate::measure::Plan;
 use crate::rows::growth;
 
-/// Compares each hot path with the bare cost of a compare-exchange, and with the same path of other crates.
+/// Compares each hot path with the bare cost of a compare-exchange, and with the same path of other
+/// crates.
 ///
-/// Ours and the peers' run in turn, in one process, on pinned threads where the system allows it. Numbers are medians over the
-/// runs. A ratio below 1 means that ours is faster.
+/// Ours and the peers' run in turn, in one process, on pinned threads where the system allows it.
+/// Numbers are medians over the runs. A ratio below 1 means that ours is faster.
 #[derive(Parser)]
 #[command(name = "versus", version)]
 struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write charts as SVG files into this folder; without --only, also of what a cost does as threads, segments or permits grow
+    /// Write charts as SVG files into this folder; without --only, also of what a cost does as
+    /// threads, segments or permits grow
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// Five short runs of each, instead of fifteen: under a minute, and noisier
@@ -45,13 +48,24 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
+    let plan = if options.quick {
+        Plan::QUICK
+    } else {
+        Plan::FULL
+    };
     let wanted = |name: &str| {
-        options.only.is_empty() || options.only.iter().any(|only| name.starts_with(only.as_str()))
+        options.only.is_empty()
+            || options
+                .only
+                .iter()
+                .any(|only| name.starts_with(only.as_str()))
     };
     let mut rows = Vec::new();
     report::head();
-    for contest in rows::all(options.quick).into_iter().filter(|contest| wanted(contest.row)) {
+    for contest in rows::all(options.quick)
+        .into_iter()
+        .filter(|contest| wanted(contest.row))
+    {
         for row in contest.hold(&plan) {
             report::line(&row);
             rows.push(row);
@@ -66,8 +80,13 @@ fn main() -> ExitCode {
         report::write(&path, &rows).map_err(|error| format!("{}: {error}", path.display()))
     });
     let drawn = options.plot.map_or(Ok(()), |folder| {
-        let lines = if options.only.is_empty() { growth::lines(&plan) } else { vec![] };
-        chart::draw(&folder, &rows, &lines).map_err(|error| format!("{}: {error}", folder.display()))
+        let lines = if options.only.is_empty() {
+            growth::lines(&plan)
+        } else {
+            vec![]
+        };
+        chart::draw(&folder, &rows, &lines)
+            .map_err(|error| format!("{}: {error}", folder.display()))
     });
     if let Err(message) = written.and(drawn) {
         eprintln!("versus: {message}");

@@ -20,8 +20,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) const FULL: Self = Self { runs: 15, run: Duration::from_millis(40) };
-    pub(crate) const QUICK: Self = Self { runs: 5, run: Duration::from_millis(15) };
+    pub(crate) const FULL: Self = Self {
+        runs: 15,
+        run: Duration::from_millis(40),
+    };
+    pub(crate) const QUICK: Self = Self {
+        runs: 5,
+        run: Duration::from_millis(15),
+    };
 }
 
 /// One way to do the operation of a row.
@@ -40,23 +46,35 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) fn new(run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
-        Self { run: Box::new(run), note: None }
+        Self {
+            run: Box::new(run),
+            note: None,
+        }
     }
 
     /// With something that the report says of it.
     pub(crate) fn noting(self, note: String) -> Self {
-        Self { note: Some(note), ..self }
+        Self {
+            note: Some(note),
+            ..self
+        }
     }
 }
 
 impl Contestant {
-    pub(crate) fn new(name: &'static str, run: impl Fn(usize, u64) -> u64 + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        name: &'static str,
+        run: impl Fn(usize, u64) -> u64 + Sync + 'static,
+    ) -> Self {
         Self::prepared(name, || Ready::new(run))
     }
 
     /// One whose set-up takes time or memory that only the rows which are wanted shall take.
     pub(crate) fn prepared(name: &'static str, prepare: impl FnOnce() -> Ready + 'static) -> Self {
-        Self { name, ready: LazyCell::new(Box::new(prepare)) }
+        Self {
+            name,
+            ready: LazyCell::new(Box::new(prepare)),
+        }
     }
 
     /// The same under another name.
@@ -70,7 +88,9 @@ impl Contestant {
         Self::new("floor", move |_, operations| {
             for _ in 0..operations {
                 let mut value = word.load(Relaxed);
-                while let Err(newer) = word.compare_exchange_weak(value, value + 1, Relaxed, Relaxed) {
+                while let Err(newer) =
+                    word.compare_exchange_weak(value, value + 1, Relaxed, Relaxed)
+                {
                     value = newer;
                 }
             }
@@ -101,12 +121,18 @@ impl Contest {
         let floor = Contestant::floor();
         let contestants: Vec<(&Contestant, Expected)> = [(&floor, Expected::Granted)]
             .into_iter()
-            .chain([&self.ours].into_iter().chain(&self.peers).map(|contestant| (contestant, self.expected)))
+            .chain(
+                [&self.ours]
+                    .into_iter()
+                    .chain(&self.peers)
+                    .map(|contestant| (contestant, self.expected)),
+            )
             .collect();
         for (contestant, _) in &contestants {
             LazyCell::force(&contestant.ready);
         }
-        // As many operations as fill the time of one run; the first measurement warms up, and does not count.
+        // As many operations as fill the time of one run; the first measurement warms up, and does
+        // not count.
         let operations: Vec<u64> = contestants
             .iter()
             .map(|(contestant, expected)| {
@@ -138,7 +164,11 @@ impl Contest {
         if self.peers.is_empty() {
             return vec![row(None)];
         }
-        self.peers.iter().zip(&spread[2..]).map(|(peer, spread)| row(Some((peer.name, spread)))).collect()
+        self.peers
+            .iter()
+            .zip(&spread[2..])
+            .map(|(peer, spread)| row(Some((peer.name, spread))))
+            .collect()
     }
 
     /// The time that `operations` on each thread take, from the moment that all have started.
@@ -146,7 +176,11 @@ impl Contest {
         let &Self { row, threads, .. } = self;
         let (name, run) = (contestant.name, &contestant.ready.run);
         let check = |granted: u64| {
-            let wanted = if expected == Expected::Granted { operations } else { 0 };
+            let wanted = if expected == Expected::Granted {
+                operations
+            } else {
+                0
+            };
             assert_eq!(granted, wanted, "{name} of {row} granted a wrong number");
         };
         let cores = core_affinity::get_core_ids().unwrap_or_default();
@@ -163,8 +197,13 @@ impl Contest {
             taken
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a contestant's check failed")).max()
+            let threads: Vec<_> = (0..threads)
+                .map(|thread| scope.spawn(move || work(thread)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a contestant's check failed"))
+                .max()
         })
         .unwrap_or_default()
     }
@@ -181,7 +220,11 @@ pub(crate) struct Spread {
 impl Spread {
     fn of(mut runs: Vec<f64>) -> Self {
         runs.sort_by(f64::total_cmp);
-        Self { least: runs[0], median: runs[runs.len() / 2], most: runs[runs.len() - 1] }
+        Self {
+            least: runs[0],
+            median: runs[runs.len() / 2],
+            most: runs[runs.len() - 1],
+        }
     }
 
     /// How many times longer the slowest run took than the fastest.

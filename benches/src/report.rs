@@ -26,7 +26,8 @@ pub(crate) struct Row {
     /// The slowest run of ours over the fastest.
     spread: f64,
     peer_spread: Option<f64>,
-    /// Whether the numbers mean enough to be held against a budget: those of several threads only if runs agree.
+    /// Whether the numbers mean enough to be held against a budget: those of several threads only
+    /// if runs agree.
     judged: bool,
     /// What else there is to know of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +89,14 @@ pub(crate) fn line(row: &Row) {
         (Some(nanos), Some(ratio)) => print!(" {nanos:>9.2} {ratio:>7.3}"),
         _ => print!("{:18}", ""),
     }
-    println!("{}", if row.judged { "" } else { "  too noisy to judge" });
+    println!(
+        "{}",
+        if row.judged {
+            ""
+        } else {
+            "  too noisy to judge"
+        }
+    );
     if let Some(note) = &row.note {
         println!("{:>26} {note}", "");
     }

@@ -10,8 +10,9 @@ use crate::replay::Limit;
 
 /// Rate limiting, to look at.
 ///
-/// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts each of them under load and
-/// checks its bound, and has a burst wait in a queue; `replay` tells what a limit would have done to the requests of an access log.
+/// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts
+/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` tells
+/// what a limit would have done to the requests of an access log.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -32,7 +33,8 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// What the program can do. What each command is about stands at its arguments: said here, it would take the place of all of that.
+/// What the program can do. What each command is about stands at its arguments: said here, it would
+/// take the place of all of that.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
@@ -41,18 +43,25 @@ pub(crate) enum Command {
 
 impl Default for Command {
     fn default() -> Self {
-        Self::Demo(DemoArgs { seconds: Duration::from_secs(1), threads: 4, rate: 5 })
+        Self::Demo(DemoArgs {
+            seconds: Duration::from_secs(1),
+            threads: 4,
+            rate: 5,
+        })
     }
 }
 
-/// Let threads hammer each limiter in real time, and a burst wait in a queue, and check every bound.
+/// Let threads hammer each limiter in real time, and a burst wait in a queue, and check every
+/// bound.
 ///
-/// One limiter after the other is asked as fast as the threads can, one of which lives 10 ms in the past. Every admission is
-/// recorded with the instant that it counts at; then every span of time between two of them is held against the limiter's
-/// bound. (For leases: how many permits were held at once.) The table at the end says "held" or "BROKEN".
+/// One limiter after the other is asked as fast as the threads can, one of which lives 10 ms in the
+/// past. Every admission is recorded with the instant that it counts at; then every span of time
+/// between two of them is held against the limiter's bound. (For leases: how many permits were held
+/// at once.) The table at the end says "held" or "BROKEN".
 ///
-/// Then 30 requests come at once to a queue of 25 in front of a token bucket of 5 permits, which gets 5 each second. A timeline shows each of them as it
-/// waits and is served, and how many wait. All have to be served, in their order, the last one after 5 s, within 3 %.
+/// Then 30 requests come at once to a queue of 25 in front of a token bucket of 5 permits, which
+/// gets 5 each second. A timeline shows each of them as it waits and is served, and how many wait.
+/// All have to be served, in their order, the last one after 5 s, within 3 %.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code: 0 every bound held, 1 one was broken.")]
 pub(crate) struct DemoArgs {
@@ -76,13 +85,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Replay an access log through a limit, and see what it would have denied.
 ///
-/// Reads the common and the combined log format of Apache and nginx, also compressed with gzip. Time is the log's: a line that is older
-/// than one before it counts as the newest time seen. Windows lie on the grid of the Unix epoch; a token bucket
-/// starts full and is refilled continuously.
+/// Reads the common and the combined log format of Apache and nginx, also compressed with gzip.
+/// Time is the log's: a line that is older than one before it counts as the newest time seen.
+/// Windows lie on the grid of the Unix epoch; a token bucket starts full and is refilled
+/// continuously.
 ///
-/// A line without address, time, request, status and size in their places is malformed: it is counted and skipped. Of a line
-/// that is longer than 64 KiB only the beginning is looked at. Memory does not grow with the log, only with the number
-/// of addresses in it.
+/// A line without address, time, request, status and size in their places is malformed: it is
+/// counted and skipped. Of a line that is longer than 64 KiB only the beginning is looked at.
+/// Memory does not grow with the log, only with the number of addresses in it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   portcullis replay access.log --limit 60/m
@@ -95,7 +105,8 @@ pub(crate) struct ReplayArgs {
     /// The log, plain or gzip; `-` reads standard input
     #[arg(value_name = "LOG")]
     pub(crate) log: PathBuf,
-    /// N permits each PERIOD: a unit, or a number and a unit, of ms, s, m, h and d. [default: 60/m; with `--cost bytes`, 10000000/m]
+    /// N permits each PERIOD: a unit, or a number and a unit, of ms, s, m, h and d. [default: 60/m;
+    /// with `--cost bytes`, 10000000/m]
     #[arg(long, value_name = "N/PERIOD")]
     pub(crate) limit: Option<Limit>,
     /// How the limit is kept
@@ -114,10 +125,23 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub(crate) segments: Option<u32>,
     /// Whether each address has a limit of its own, or all share one
-    #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "ip|global")]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "ip|global"
+    )]
     pub(crate) key: KeyBy,
-    /// What a request costs: one permit, or one for each byte of the reply. A reply of size `-` or 0 costs nothing and passes
-    #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "one|bytes")]
+    /// What a request costs: one permit, or one for each byte of the reply. A reply of size `-` or
+    /// 0 costs nothing and passes
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "one|bytes"
+    )]
     pub(crate) cost: Cost,
     /// Print one JSON object instead of a summary for people
     #[arg(long)]
@@ -184,7 +208,12 @@ mod tests {
     fn without_a_command_the_demo_runs_as_it_does_by_default() {
         let bare = Args::parse_from(["portcullis"]).command.unwrap_or_default();
         let named = Args::parse_from(["portcullis", "demo"]).command.unwrap();
-        let (Command::Demo(bare), Command::Demo(named)) = (bare, named) else { panic!("not the demo") };
-        assert_eq!((bare.seconds, bare.threads, bare.rate), (named.seconds, named.threads, named.rate));
+        let (Command::Demo(bare), Command::Demo(named)) = (bare, named) else {
+            panic!("not the demo")
+        };
+        assert_eq!(
+            (bare.seconds, bare.threads, bare.rate),
+            (named.seconds, named.threads, named.rate)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! `portcullis demo`: threads hammer each limiter in real time, and every bound is checked against what was recorded; then a burst of requests waits in a
-//! queue.
+//! `portcullis demo`: threads hammer each limiter in real time, and every bound is checked against
+//! what was recorded; then a burst of requests waits in a queue.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -9,11 +9,13 @@
 //! | [`burst`] | the requests that wait, and what is promised of them |
 //! | [`display`] | what is seen while it runs, and at the end |
 //!
-//! **What is checked.** An admission counts at the later of its own `now` and the newest `now` written to the limiter before (law 1
-//! of the library). That instant cannot be read off the limiter, but it can be enclosed: it is not before the own `now`, nor
-//! before the `now` of any admission that had returned when this one was asked for; and it is not after the reading of the clock
-//! once the answer is there. An admission is taken to lie in a span of time if its whole enclosure does. So a limiter that keeps its bound
-//! is never accused, and one that breaks it gets away only with what fits into the microseconds of doubt.
+//! **What is checked.** An admission counts at the later of its own `now` and the newest `now`
+//! written to the limiter before (law 1 of the library). That instant cannot be read off the
+//! limiter, but it can be enclosed: it is not before the own `now`, nor before the `now` of any
+//! admission that had returned when this one was asked for; and it is not after the reading of the
+//! clock once the answer is there. An admission is taken to lie in a span of time if its whole
+//! enclosure does. So a limiter that keeps its bound is never accused, and one that breaks it gets
+//! away only with what fits into the microseconds of doubt.
 
 mod bound;
 mod burst;
@@ -50,23 +52,37 @@ pub(crate) struct Outcome {
 ///
 /// [`Failure::Output`] if they cannot be written.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let hammer = Hammer { threads: args.threads, length: args.seconds };
+    let hammer = Hammer {
+        threads: args.threads,
+        length: args.seconds,
+    };
     Ok(conclude(&hammer, trials::all(), Burst::at(args.rate))?)
 }
 
-/// Runs `trials` and `burst`, and tells whether all bounds held: by what is printed, and by the exit code.
+/// Runs `trials` and `burst`, and tells whether all bounds held: by what is printed, and by the
+/// exit code.
 fn conclude(hammer: &Hammer, trials: Vec<Trial>, burst: Burst) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let display = Display::new(hammer, &trials);
-    let outcomes: Vec<Outcome> =
-        trials.into_iter().enumerate().map(|(index, trial)| display.watch(index, hammer, trial)).collect();
+    let outcomes: Vec<Outcome> = trials
+        .into_iter()
+        .enumerate()
+        .map(|(index, trial)| display.watch(index, hammer, trial))
+        .collect();
     display.table(&mut out, hammer, &outcomes)?;
     let timeline = display::watch_burst(burst)?;
-    let verdicts = outcomes.into_iter().map(|outcome| outcome.verdict).chain([timeline.verdict()]);
+    let verdicts = outcomes
+        .into_iter()
+        .map(|outcome| outcome.verdict)
+        .chain([timeline.verdict()]);
     let held: Vec<bool> = verdicts.map(|verdict| verdict.held()).collect();
     display::timeline(&mut out, &timeline)?;
     display::summary(&mut out, &held)?;
-    Ok(if held.iter().all(|held| *held) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if held.iter().all(|held| *held) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 #[cfg(test)]
@@ -77,12 +93,28 @@ mod tests {
 
     #[test]
     fn a_broken_bound_is_an_exit_code() {
-        let hammer = Hammer { threads: 2, length: Duration::from_millis(50) };
-        let (slow, never) = (Burst { rate: 100, tolerance: 10.0 }, Burst { rate: 100, tolerance: -1.0 });
+        let hammer = Hammer {
+            threads: 2,
+            length: Duration::from_millis(50),
+        };
+        let (slow, never) = (
+            Burst {
+                rate: 100,
+                tolerance: 10.0,
+            },
+            Burst {
+                rate: 100,
+                tolerance: -1.0,
+            },
+        );
         let code = |trials, burst| format!("{:?}", conclude(&hammer, trials, burst).unwrap());
-        let [success, failure] = [ExitCode::SUCCESS, ExitCode::FAILURE].map(|code| format!("{code:?}"));
+        let [success, failure] =
+            [ExitCode::SUCCESS, ExitCode::FAILURE].map(|code| format!("{code:?}"));
         assert_eq!(code(vec![trials::honest()], slow), success);
-        assert_eq!(code(vec![trials::honest(), trials::generous()], slow), failure);
+        assert_eq!(
+            code(vec![trials::honest(), trials::generous()], slow),
+            failure
+        );
         assert_eq!(code(vec![trials::honest()], never), failure);
     }
 }

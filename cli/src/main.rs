@@ -1,4 +1,5 @@
-//! The program `portcullis`: a demonstration of the limiters in real time, and a replay of access logs through them.
+//! The program `portcullis`: a demonstration of the limiters in real time, and a replay of access
+//! logs through them.
 //!
 //! | module | what is in it |
 //! |---|---|

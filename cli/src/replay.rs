@@ -10,7 +10,8 @@
 //! | [`timeline`] | admitted and denied over time, in a fixed number of rows |
 //! | [`report`] | the result, for people and as JSON |
 //!
-//! The decisions are those of the library's own limiters, at the log's time. What is kept grows with the number of keys alone.
+//! The decisions are those of the library's own limiters, at the log's time. What is kept grows
+//! with the number of keys alone.
 
 mod input;
 mod judge;
@@ -36,8 +37,8 @@ use crate::failure::Failure;
 ///
 /// # Errors
 ///
-/// [`Failure::Refused`] for settings that cannot be kept and a log that cannot be read, [`Failure::Output`] if the
-/// result cannot be written.
+/// [`Failure::Refused`] for settings that cannot be kept and a log that cannot be read,
+/// [`Failure::Output`] if the result cannot be written.
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let settings = Settings::new(args)?;
     let name = input::name(&args.log);

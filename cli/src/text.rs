@@ -16,7 +16,10 @@ pub(crate) fn grouped(n: u64) -> String {
 }
 
 /// How many of something there were in each second.
-#[expect(clippy::cast_precision_loss, reason = "a measured speed has few digits that mean anything")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a measured speed has few digits that mean anything"
+)]
 pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64()
 }
@@ -38,9 +41,16 @@ pub(crate) fn speed(per_second: f64) -> String {
 }
 
 /// `part` of `whole` in percent; nothing of nothing is 0.
-#[expect(clippy::cast_precision_loss, reason = "a share is shown with one decimal")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a share is shown with one decimal"
+)]
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / whole as f64
+    }
 }
 
 #[cfg(test)]
@@ -49,7 +59,10 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
-        assert_eq!(["0", "999", "1,000", "12,345,678"], [0, 999, 1_000, 12_345_678].map(grouped).as_slice());
+        assert_eq!(
+            ["0", "999", "1,000", "12,345,678"],
+            [0, 999, 1_000, 12_345_678].map(grouped).as_slice()
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Every algorithm decides as a straightforward computation of its definition does, on a generated log of several thousand lines.
+//! Every algorithm decides as a straightforward computation of its definition does, on a generated
+//! log of several thousand lines.
 
 mod common;
 
@@ -17,7 +18,8 @@ struct Request {
 const START: u64 = 1_709_251_200;
 const LINES: usize = 4_000;
 
-/// Requests of 23 addresses, some much busier than others, in bursts and lulls, some lines older than those before them.
+/// Requests of 23 addresses, some much busier than others, in bursts and lulls, some lines older
+/// than those before them.
 fn requests() -> Vec<Request> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: u64| {
@@ -46,7 +48,11 @@ fn requests() -> Vec<Request> {
                 1 => Some(0),
                 _ => Some(random(20_000)),
             };
-            Request { address, second: time - late, size }
+            Request {
+                address,
+                second: time - late,
+                size,
+            }
         })
         .collect()
 }
@@ -54,14 +60,26 @@ fn requests() -> Vec<Request> {
 /// The log, in local times of three zones, partly in the common and partly in the combined format.
 fn log(requests: &[Request]) -> Vec<u8> {
     let mut log = String::new();
-    for (index, Request { address, second, size }) in requests.iter().enumerate() {
+    for (
+        index,
+        Request {
+            address,
+            second,
+            size,
+        },
+    ) in requests.iter().enumerate()
+    {
         let (zone, ahead) = [("+0000", 0), ("+0200", 7_200), ("-0530", -19_800)][index % 3];
         let local = second.checked_add_signed(ahead).unwrap();
         let (day, hour, minute) = (local / 86_400 + 1, local / 3_600 % 24, local / 60 % 60);
         assert!(day <= 31, "the log stays in one month");
         let second = local % 60;
         let size = size.map_or("-".into(), |size| size.to_string());
-        let more = if index % 2 == 0 { " \"http://example.org/\" \"Agent/1.0 (x; y)\"" } else { "" };
+        let more = if index % 2 == 0 {
+            " \"http://example.org/\" \"Agent/1.0 (x; y)\""
+        } else {
+            ""
+        };
         let line = format!(
             "{address} - - [{day:02}/Mar/2024:{hour:02}:{minute:02}:{second:02} {zone}] \"GET /{index} HTTP/1.1\" 200 {size}{more}\n"
         );
@@ -70,17 +88,27 @@ fn log(requests: &[Request]) -> Vec<u8> {
     log.into_bytes()
 }
 
-/// Decides about `cost` permits for a key at a time, in milliseconds since the Unix epoch that never go back.
+/// Decides about `cost` permits for a key at a time, in milliseconds since the Unix epoch that
+/// never go back.
 type Decide = Box<dyn FnMut(&str, u64, u64) -> bool>;
 
 /// What the replay of `requests` must count: requests, allowed, denied, malformed, keys.
-fn expected(requests: &[Request], by_address: bool, by_bytes: bool, mut decide: Decide) -> [u64; 5] {
+fn expected(
+    requests: &[Request],
+    by_address: bool,
+    by_bytes: bool,
+    mut decide: Decide,
+) -> [u64; 5] {
     let (mut newest, mut allowed, mut keys) = (0, 0, BTreeSet::new());
     for request in requests {
         newest = newest.max(START + request.second);
         let key = if by_address { &*request.address } else { "" };
         keys.insert(key);
-        let cost = if by_bytes { request.size.unwrap_or(0) } else { 1 };
+        let cost = if by_bytes {
+            request.size.unwrap_or(0)
+        } else {
+            1
+        };
         if cost == 0 || decide(key, newest * 1_000, cost) {
             allowed += 1;
         }
@@ -96,8 +124,20 @@ fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide
     let (mut allowed, mut denied) = (0, 0);
     for key in ["ip", "global"] {
         for cost in ["one", "bytes"] {
-            let args =
-                [&["--algorithm", algorithm, "--limit", limit, "--key", key, "--cost", cost], more].concat();
+            let args = [
+                &[
+                    "--algorithm",
+                    algorithm,
+                    "--limit",
+                    limit,
+                    "--key",
+                    key,
+                    "--cost",
+                    cost,
+                ],
+                more,
+            ]
+            .concat();
             let expected = expected(&requests, key == "ip", cost == "bytes", new());
             assert_eq!(common::counts(&log, &args), expected, "{args:?}");
             allowed += expected[1];
@@ -110,7 +150,8 @@ fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide
     );
 }
 
-/// The limits to try: permits, and the period in milliseconds. For single requests, for bytes, and such that both matter.
+/// The limits to try: permits, and the period in milliseconds. For single requests, for bytes, and
+/// such that both matter.
 const LIMITS: [(&str, u64, u64); 6] = [
     ("3/10s", 3, 10_000),
     ("1/s", 1, 1_000),
@@ -155,7 +196,8 @@ fn without_a_burst_a_token_bucket_holds_the_limit() {
 /// Every admission of every key: when, and how many permits.
 type Admissions = BTreeMap<String, Vec<(u64, u64)>>;
 
-/// Admits if, with the permits of those admissions that `counts(then, now)` holds for, the limit is kept.
+/// Admits if, with the permits of those admissions that `counts(then, now)` holds for, the limit is
+/// kept.
 fn windowed(limit: u64, counts: impl Fn(u64, u64) -> bool + 'static) -> Decide {
     let mut admissions = Admissions::new();
     Box::new(move |key, now, cost| {

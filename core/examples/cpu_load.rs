@@ -1,6 +1,8 @@
-//! A limiter of one's own that watches the machine instead of counting permits: it denies while the CPU load is above 90 %.
+//! A limiter of one's own that watches the machine instead of counting permits: it denies while the
+//! CPU load is above 90 %.
 //!
-//! `cargo run --example cpu_load` puts the machine under load for a moment, and shows what is granted meanwhile.
+//! `cargo run --example cpu_load` puts the machine under load for a moment, and shows what is
+//! granted meanwhile.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use core::time::Duration;
@@ -12,7 +14,8 @@ use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 /// The load that was seen, in percent, with every denial.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");
 
-/// The load of the machine in percent, as it was last measured. Called for every decision: it must be quick and must not block.
+/// The load of the machine in percent, as it was last measured. Called for every decision: it must
+/// be quick and must not block.
 trait Load {
     fn percent(&self) -> u8;
 }
@@ -25,8 +28,8 @@ impl<F: Fn() -> u8> Load for F {
 
 /// Denies while the load is above `most` percent.
 ///
-/// It holds no permits: whatever it grants comes back by itself, when the load goes down. When that will be, nobody knows, so a denial
-/// says how long to wait before asking again.
+/// It holds no permits: whatever it grants comes back by itself, when the load goes down. When that
+/// will be, nobody knows, so a denial says how long to wait before asking again.
 struct LoadLimit<L> {
     load: L,
     most: u8,
@@ -41,7 +44,11 @@ impl<L: Load> LoadLimit<L> {
 
 impl<L: Load> Limiter for LoadLimit<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if self.has_room() { Ok(Receipt::NONE) } else { Err(Denied::Refused { now, permits: n }) }
+        if self.has_room() {
+            Ok(Receipt::NONE)
+        } else {
+            Err(Denied::Refused { now, permits: n })
+        }
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -58,7 +65,10 @@ impl<L: Load> Limiter for LoadLimit<L> {
             offers.offer(REASON_PHRASE, || "the machine is too busy");
             offers.offer(CPU_LOAD, || self.load.percent());
         }
-        offers.offer(USED_SHARE, || Used { permits: self.load.percent().into(), capacity: 100 });
+        offers.offer(USED_SHARE, || Used {
+            permits: self.load.percent().into(),
+            capacity: 100,
+        });
     }
 }
 
@@ -70,16 +80,24 @@ struct CpuTime {
 }
 
 impl CpuTime {
-    /// From the text of Linux' `/proc/stat`, whose first line is `cpu user nice system idle iowait irq ...`.
+    /// From the text of Linux' `/proc/stat`, whose first line is `cpu user nice system idle iowait
+    /// irq ...`.
     fn parse(stat: &str) -> Option<Self> {
         let mut fields = stat.lines().next()?.split_whitespace();
         if fields.next()? != "cpu" {
             return None;
         }
         // A guest's time, after the first eight, is part of its host's already.
-        let ticks: Vec<u64> = fields.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+        let ticks: Vec<u64> = fields
+            .take(8)
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
         let idle = ticks.get(3)?.saturating_add(*ticks.get(4)?);
-        Some(Self { idle, total: ticks.iter().fold(0, |sum, tick| sum.saturating_add(*tick)) })
+        Some(Self {
+            idle,
+            total: ticks.iter().fold(0, |sum, tick| sum.saturating_add(*tick)),
+        })
     }
 
     fn read() -> Option<Self> {
@@ -97,8 +115,11 @@ impl CpuTime {
 /// What the sampler has measured and the limiter reads.
 static MEASURED: AtomicU8 = AtomicU8::new(0);
 
-static LIMIT: LoadLimit<fn() -> u8> =
-    LoadLimit { load: || MEASURED.load(Relaxed), most: 90, ask_again: Duration::from_millis(500) };
+static LIMIT: LoadLimit<fn() -> u8> = LoadLimit {
+    load: || MEASURED.load(Relaxed),
+    most: 90,
+    ask_again: Duration::from_millis(500),
+};
 
 fn main() {
     let Some(mut earlier) = CpuTime::read() else {
@@ -131,8 +152,13 @@ fn main() {
             match LIMIT.try_acquire_at(now, 1) {
                 Ok(_) => println!("{now}  load {load:3} %  granted"),
                 Err(denied) => {
-                    let reason = REASON_PHRASE.of_denied(&LIMIT, now, denied).unwrap_or(denied.reason());
-                    println!("{now}  load {load:3} %  denied: {reason}, {:?}", denied.retry(&LIMIT));
+                    let reason = REASON_PHRASE
+                        .of_denied(&LIMIT, now, denied)
+                        .unwrap_or(denied.reason());
+                    println!(
+                        "{now}  load {load:3} %  denied: {reason}, {:?}",
+                        denied.retry(&LIMIT)
+                    );
                 }
             }
         }
@@ -150,17 +176,32 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1);
 
     fn limit<L: Load>(load: L) -> LoadLimit<L> {
-        LoadLimit { load, most: 90, ask_again: Duration::from_millis(500) }
+        LoadLimit {
+            load,
+            most: 90,
+            ask_again: Duration::from_millis(500),
+        }
     }
 
     #[test]
     fn it_denies_while_the_load_is_above_the_limit() {
         let load = Cell::new(0);
         let limit = limit(|| load.get());
-        for (percent, granted) in [(0, true), (89, true), (90, true), (91, false), (100, false), (90, true)] {
+        for (percent, granted) in [
+            (0, true),
+            (89, true),
+            (90, true),
+            (91, false),
+            (100, false),
+            (90, true),
+        ] {
             load.set(percent);
             for n in [0, 1, u32::MAX] {
-                assert_eq!(limit.try_acquire_at(NOW, n).is_ok(), granted, "{n} at {percent} %");
+                assert_eq!(
+                    limit.try_acquire_at(NOW, n).is_ok(),
+                    granted,
+                    "{n} at {percent} %"
+                );
             }
             assert_eq!(limit.available_at(NOW) > 0, granted);
         }
@@ -170,15 +211,37 @@ mod tests {
     fn a_denial_says_when_to_ask_again_and_why() {
         let limit = limit(|| 95);
         let denied = limit.try_acquire_at(NOW, 3).unwrap_err();
-        assert_eq!(denied, Denied::Refused { now: NOW, permits: 3 });
+        assert_eq!(
+            denied,
+            Denied::Refused {
+                now: NOW,
+                permits: 3
+            }
+        );
         let retry = denied.retry(&limit);
         assert_eq!(retry, Retry::After(Duration::from_millis(500)));
-        assert_eq!(retry.wait_from(Timestamp::MAX), Some(Duration::from_millis(500)), "whatever the time");
-        assert_eq!(metadata::RETRY_AFTER.of_denied(&limit, NOW, denied), Some(retry));
-        assert_eq!(REASON_PHRASE.of_denied(&limit, NOW, denied), Some("the machine is too busy"));
+        assert_eq!(
+            retry.wait_from(Timestamp::MAX),
+            Some(Duration::from_millis(500)),
+            "whatever the time"
+        );
+        assert_eq!(
+            metadata::RETRY_AFTER.of_denied(&limit, NOW, denied),
+            Some(retry)
+        );
+        assert_eq!(
+            REASON_PHRASE.of_denied(&limit, NOW, denied),
+            Some("the machine is too busy")
+        );
         assert_eq!(CPU_LOAD.of_denied(&limit, NOW, denied), Some(95));
         assert_eq!(CPU_LOAD.of_granted(&limit, NOW), None);
-        assert_eq!(USED_SHARE.of_granted(&limit, NOW), Some(Used { permits: 95, capacity: 100 }));
+        assert_eq!(
+            USED_SHARE.of_granted(&limit, NOW),
+            Some(Used {
+                permits: 95,
+                capacity: 100
+            })
+        );
     }
 
     #[test]
@@ -195,7 +258,13 @@ mod tests {
     #[test]
     fn the_load_is_what_was_not_idle_between_two_readings() {
         let before = CpuTime::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3 4\n").unwrap();
-        assert_eq!(before, CpuTime { idle: 850, total: 1_000 });
+        assert_eq!(
+            before,
+            CpuTime {
+                idle: 850,
+                total: 1_000
+            }
+        );
         let after = CpuTime::parse("cpu 190 0 50 806 54 0 0 0 77 0").unwrap();
         assert_eq!(after.percent_since(before), Some(90));
         assert_eq!(before.percent_since(before), None, "no time has passed");
@@ -204,7 +273,14 @@ mod tests {
 
     #[test]
     fn what_is_not_a_reading_is_none() {
-        for text in ["", "cpu", "cpu 1 2 3 4", "cpu0 1 2 3 4 5", "cpu 1 2 3 four 5", "intr 1 2 3 4 5"] {
+        for text in [
+            "",
+            "cpu",
+            "cpu 1 2 3 4",
+            "cpu0 1 2 3 4 5",
+            "cpu 1 2 3 four 5",
+            "intr 1 2 3 4 5",
+        ] {
             assert_eq!(CpuTime::parse(text), None, "{text:?}");
         }
     }
@@ -214,7 +290,10 @@ mod tests {
     fn this_machine_can_be_read() {
         let reading = CpuTime::read().unwrap();
         assert!(reading.idle <= reading.total);
-        let later = CpuTime { idle: reading.idle, total: reading.total + 7 };
+        let later = CpuTime {
+            idle: reading.idle,
+            total: reading.total + 7,
+        };
         assert_eq!(later.percent_since(reading), Some(100));
     }
 }

@@ -1,15 +1,24 @@
-//! One function for each hot path, not inlined, so that its machine code can be read: `cargo xtask hot-paths` does.
+//! One function for each hot path, not inlined, so that its machine code can be read: `cargo xtask
+//! hot-paths` does.
 //!
-//! Each takes its limiter by reference, so that no setting is known to the compiler, and returns all that a caller can be
-//! told. A bucket in steps, or a window that the first request starts, is a setting as well: the same code serves it. This is a
-//! library, so that `cargo xtask no-std` can compile the same functions for targets on which nothing can be linked yet.
+//! Each takes its limiter by reference, so that no setting is known to the compiler, and returns
+//! all that a caller can be told. A bucket in steps, or a window that the first request starts, is
+//! a setting as well: the same code serves it. This is a library, so that `cargo xtask no-std` can
+//! compile the same functions for targets on which nothing can be linked yet.
 #![no_std]
-#![allow(clippy::needless_lifetimes, reason = "some of the types have a lifetime of their own")]
-#![allow(unsafe_code, reason = "a name that can be found in the assembly is an unsafe attribute")]
+#![allow(
+    clippy::needless_lifetimes,
+    reason = "some of the types have a lifetime of their own"
+)]
+#![allow(
+    unsafe_code,
+    reason = "a name that can be found in the assembly is an unsafe attribute"
+)]
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied, FixedWindow, Lease,
-    LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied,
+    FixedWindow, Lease, LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow, StaleId, Timestamp,
+    TokenBucket, Unlimited,
 };
 use portcullis_core::{KeyLimiter, Keyed, KeyedWord, Line};
 

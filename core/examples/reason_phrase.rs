@@ -1,4 +1,5 @@
-//! A wrapper of one's own: it adds a reason phrase to the denials of any limiter, and leaves everything else to it.
+//! A wrapper of one's own: it adds a reason phrase to the denials of any limiter, and leaves
+//! everything else to it.
 //!
 //! `cargo run --example reason_phrase` shows what a service could reply.
 
@@ -6,7 +7,8 @@ use core::time::Duration;
 
 use portcullis_core::metadata::{Metadata, REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, Receipt, Retry, Timestamp, TokenBucket,
+    Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, Receipt, Retry, Timestamp,
+    TokenBucket,
 };
 
 /// `limiter`, whose denials say `phrase`.
@@ -60,23 +62,36 @@ fn reply(limiter: &dyn Limiter, now: Timestamp) -> String {
     match limiter.try_acquire_at(now, 1) {
         Ok(_) => "200 OK".to_owned(),
         Err(denied) => {
-            let reason = REASON_PHRASE.of_denied(limiter, now, denied).unwrap_or(denied.reason());
-            match RETRY_AFTER.of_denied(limiter, now, denied).and_then(|retry| retry.wait_from(now)) {
-                Some(wait) => format!("429 {reason}; come back in {} s", wait.as_millis().div_ceil(1_000)),
+            let reason = REASON_PHRASE
+                .of_denied(limiter, now, denied)
+                .unwrap_or(denied.reason());
+            match RETRY_AFTER
+                .of_denied(limiter, now, denied)
+                .and_then(|retry| retry.wait_from(now))
+            {
+                Some(wait) => format!(
+                    "429 {reason}; come back in {} s",
+                    wait.as_millis().div_ceil(1_000)
+                ),
                 None => format!("503 {reason}"),
             }
         }
     }
 }
 
-static PLAN: Reason<FixedWindow> =
-    Reason::new("the free plan has 2 requests a minute", FixedWindow::new(2, Duration::from_mins(1)));
+static PLAN: Reason<FixedWindow> = Reason::new(
+    "the free plan has 2 requests a minute",
+    FixedWindow::new(2, Duration::from_mins(1)),
+);
 static WORKERS: Reason<Concurrency> = Reason::new("all workers are busy", Concurrency::new(1));
 static PLAIN: TokenBucket = TokenBucket::new(portcullis_core::Rate::per_second(1), 1);
 
 fn main() {
     for second in [0, 20, 40, 60] {
-        println!("at {second:2} s, by plan:    {}", reply(&PLAN, Timestamp::from_secs(second)));
+        println!(
+            "at {second:2} s, by plan:    {}",
+            reply(&PLAN, Timestamp::from_secs(second))
+        );
     }
     let _working = WORKERS.try_acquire_at(Timestamp::ZERO, 1);
     println!("at  0 s, by workers: {}", reply(&WORKERS, Timestamp::ZERO));
@@ -100,7 +115,10 @@ mod tests {
         assert!(limiter.try_acquire_at(NOW, 1).is_ok());
         assert_eq!(REASON_PHRASE.of_granted(&limiter, NOW), None);
         let denied = limiter.try_acquire_at(NOW, 1).unwrap_err();
-        assert_eq!(REASON_PHRASE.of_denied(&limiter, NOW, denied), Some("too much"));
+        assert_eq!(
+            REASON_PHRASE.of_denied(&limiter, NOW, denied),
+            Some("too much")
+        );
     }
 
     #[test]
@@ -113,10 +131,19 @@ mod tests {
         assert_eq!((limiter.available_at(NOW), bare.available_at(NOW)), (0, 0));
         let denied = limiter.try_acquire_at(NOW, 2).unwrap_err();
         assert_eq!(denied.retry(&limiter), Retry::At(Timestamp::from_secs(3)));
-        assert_eq!(RETRY_AFTER.of_denied(&limiter, NOW, denied), Some(denied.retry(&bare)));
-        assert_eq!(USED_SHARE.of_denied(&limiter, NOW, denied), USED_SHARE.of_denied(&bare, NOW, denied));
+        assert_eq!(
+            RETRY_AFTER.of_denied(&limiter, NOW, denied),
+            Some(denied.retry(&bare))
+        );
+        assert_eq!(
+            USED_SHARE.of_denied(&limiter, NOW, denied),
+            USED_SHARE.of_denied(&bare, NOW, denied)
+        );
         let names = ["REASON_PHRASE", "RETRY_AFTER", "USED_SHARE"];
-        assert!(metadata::names(&limiter, NOW, Some(denied)).eq(names), "each once");
+        assert!(
+            metadata::names(&limiter, NOW, Some(denied)).eq(names),
+            "each once"
+        );
     }
 
     #[test]
@@ -139,7 +166,10 @@ mod tests {
 
     #[test]
     fn replies_round_up_to_whole_seconds() {
-        let limiter = Reason::new("slow down", TokenBucket::new(Rate::new(2, Duration::from_secs(3)), 1));
+        let limiter = Reason::new(
+            "slow down",
+            TokenBucket::new(Rate::new(2, Duration::from_secs(3)), 1),
+        );
         assert_eq!(reply(&limiter, NOW), "200 OK");
         assert_eq!(reply(&limiter, NOW), "429 slow down; come back in 2 s");
     }

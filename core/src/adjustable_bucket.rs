@@ -1,31 +1,32 @@
-//! State: a token bucket's word (see [`token_bucket`](crate::token_bucket)) in fewer bits, so that it also
-//! names the settings in force and the era of a receipt (see [`live`](crate::live)).
+//! State: a token bucket's word (see [`token_bucket`](crate::token_bucket)) in fewer bits, so that
+//! it also names the settings in force and the era of a receipt (see [`live`](crate::live)).
 //!
 //! ```text
 //! era | set | owed | used     `used` on the lattice of the set in force
-//!                             `owed`: a reservation of this era was made before its permits had come in
+//!                           `owed`: a reservation of this era was made before its permits came in
 //! ```
 //!
-//! A reservation moves `used` ahead of the position, up to the declared debt: its holder may act when the
-//! position gets there.
+//! A reservation moves `used` ahead of the position, up to the declared debt: its holder may act
+//! when the position gets there.
 //!
-//! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that finds enough
-//!   begins a new era, without it; rolled back, the era before goes on.
+//! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that
+//!   finds enough begins a new era, without it; rolled back, the era before goes on.
 //! - *adjust*: the other set, a new era, and `used` on the new lattice.
-//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it came
-//!   from.
-//! - *give back* something else, of the same era: what the take left is `passed` units behind the newest
-//!   position, so the bucket has held at most `passed` since. Had the take not been made, it would have
-//!   held as much more as the take took, up to `full`; that is what the take is worth. If permits were
-//!   owed in between, a reservation is worth what it took less what was taken after it, and a take
-//!   nothing. Then a new era begins.
+//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it
+//!   came from.
+//! - *give back* something else, of the same era: what the take left is `passed` units behind the
+//!   newest position, so the bucket has held at most `passed` since. Had the take not been made, it
+//!   would have held as much more as the take took, up to `full`; that is what the take is worth.
+//!   If permits were owed in between, a reservation is worth what it took less what was taken after
+//!   it, and a take nothing. Then a new era begins.
 //!
-//! Invariant: what was granted and not given back, each at the instant at which it may act, is within
-//! `burst + rate * t` in any span t.
+//! Invariant: what was granted and not given back, each at the instant at which it may act, is
+//! within `burst + rate * t` in any span t.
 //!
-//! Why a reservation is not worth more: those after it keep their instants, though without it they would
-//! have had earlier ones. What it gave back could then be taken at their side. Why only one in an era: what
-//! it gave back is taken anew, so the bucket has held more since than what an older take left tells.
+//! Why a reservation is not worth more: those after it keep their instants, though without it they
+//! would have had earlier ones. What it gave back could then be taken at their side. Why only one
+//! in an era: what it gave back is taken anew, so the bucket has held more since than what an older
+//! take left tells.
 
 use core::fmt;
 use core::ops::Deref;
@@ -39,13 +40,15 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp, TokenBucket,
+    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp,
+    TokenBucket,
 };
 
-/// A token bucket whose rate and burst can be changed while others take from it, and that can be reserved from ahead of time.
+/// A token bucket whose rate and burst can be changed while others take from it, and that can be
+/// reserved from ahead of time.
 ///
-/// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned before a change is settled at the old rate, to the
-/// fraction of a permit.
+/// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned
+/// before a change is settled at the old rate, to the fraction of a permit.
 ///
 /// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each
 /// moment, and what [`Carry`] adds in a change. However often the settings are changed at one
@@ -58,30 +61,35 @@ use crate::{
 /// keeps its instant when settings change, so after a change the bound is exceeded by at most what
 /// was reserved then and not yet due.
 ///
-/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one, which notes the
-/// newest time: within one and a half times a token bucket's cost where many calls fall into a tick, and about
-/// twice where each brings a new one. A denial writes nothing and reads the word twice.
+/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one,
+/// which notes the newest time: within one and a half times a token bucket's cost where many calls
+/// fall into a tick, and about twice where each brings a new one. A denial writes nothing and reads
+/// the word twice.
 ///
-/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a change that
-/// finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing back then (the permits
-/// come back by time). The word tells 64 changes apart, 4 with 32 bits. Where more than three quarters of that
-/// come within twice the [`staleness`](Self::staleness), each decision costs two more atomic writes for that
-/// long, and a change is refused with `Busy` while a call is in the middle of a decision since about as many
-/// changes ago: so no call decides by old settings. For frequent changes, build the bucket with a short
-/// staleness.
+/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a
+/// change that finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing
+/// back then (the permits come back by time). The word tells 64 changes apart, 4 with 32 bits.
+/// Where more than three quarters of that come within twice the [`staleness`](Self::staleness),
+/// each decision costs two more atomic writes for that long, and a change is refused with `Busy`
+/// while a call is in the middle of a decision since about as many changes ago: so no call decides
+/// by old settings. For frequent changes, build the bucket with a short staleness.
 ///
-/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses the tick so
-/// that it reaches an hour or more, as for a 32-bit token bucket, but from 1 µs up with 64 bits. The tick stays
-/// as it is built, also that of a stepwise bucket. A receipt that is older than about half the
-/// [`horizon`](Self::horizon) is worth nothing.
+/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses
+/// the tick so that it reaches an hour or more, as for a 32-bit token bucket, but from 1 µs up with
+/// 64 bits. The tick stays as it is built, also that of a stepwise bucket. A receipt that is older
+/// than about half the [`horizon`](Self::horizon) is worth nothing.
 ///
-/// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a configuration.
+/// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a
+/// configuration.
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp, TokenBucket};
 ///
-/// static LIMIT: AdjustableBucket = match TokenBucket::builder(Rate::per_second(10), 2).debt(20).build_adjustable() {
+/// static LIMIT: AdjustableBucket = match TokenBucket::builder(Rate::per_second(10), 2)
+///     .debt(20)
+///     .build_adjustable()
+/// {
 ///     Ok(limit) => limit,
 ///     Err(_) => panic!("does not fit"),
 /// };
@@ -92,7 +100,9 @@ use crate::{
 /// let reserved = LIMIT.reserve_at(at(0), 2, Duration::from_secs(1))?;
 /// assert_eq!(reserved.due(), at(200));
 /// // From now on twice as fast.
-/// LIMIT.adjust_at(at(200), Rate::per_second(20), 2, Carry::Keep).unwrap();
+/// LIMIT
+///     .adjust_at(at(200), Rate::per_second(20), 2, Carry::Keep)
+///     .unwrap();
 /// assert!(LIMIT.try_acquire_at(at(249), 1).is_err());
 /// assert!(LIMIT.try_acquire_at(at(250), 1).is_ok());
 /// # Ok::<(), portcullis_core::Denied>(())
@@ -164,12 +174,14 @@ impl Forgotten {
 
 impl AdjustableBucket {
     const_unless_loom! {
-        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts full.
+        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
+        /// full.
         ///
         /// # Panics
         ///
-        /// Where [`TokenBucketBuilder::build_adjustable`](crate::TokenBucketBuilder::build_adjustable) would return an error; in a constant or a static, that is
-        /// a compile error.
+        /// Where
+        /// [`TokenBucketBuilder::build_adjustable`](crate::TokenBucketBuilder::build_adjustable)
+        /// would return an error; in a constant or a static, that is a compile error.
         ///
         /// ```
         /// use portcullis_core::{AdjustableBucket, Rate};
@@ -208,7 +220,8 @@ impl<W: Word> AdjustableBucket<W> {
     const USED: u64 = Live::<SETTINGS, W>::STATE;
     const OWED: u64 = Live::<SETTINGS, W>::MARK;
 
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
+    /// 1 would be.
     ///
     /// # Errors
     ///
@@ -221,7 +234,10 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
     /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
-    /// assert_eq!(bucket.try_acquire_at(Timestamp::ZERO, 7).unwrap().permits(), 7);
+    /// assert_eq!(
+    ///     bucket.try_acquire_at(Timestamp::ZERO, 7).unwrap().permits(),
+    ///     7
+    /// );
     /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 7).is_err());
     /// ```
     #[inline]
@@ -229,14 +245,16 @@ impl<W: Word> AdjustableBucket<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes `n` permits that may have to come in yet: whoever reserves may act when they have, at [`Reservation::due`], at most `max_wait` after
-    /// `now`. Nobody else is granted a permit until then. With `n = 0` it takes nothing, and is due at once.
+    /// Takes `n` permits that may have to come in yet: whoever reserves may act when they have, at
+    /// [`Reservation::due`], at most `max_wait` after `now`. Nobody else is granted a permit until
+    /// then. With `n = 0` it takes nothing, and is due at once.
     ///
     /// # Errors
     ///
-    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would be due after `max_wait`, or if more than the
-    /// [declared debt](crate::TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its [`retry`](Limiter::retry) is when the permits could be
-    /// taken without a wait.)
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would
+    /// be due after `max_wait`, or if more than the [declared
+    /// debt](crate::TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its
+    /// [`retry`](Limiter::retry) is when the permits could be taken without a wait.)
     ///
     /// # Cost
     ///
@@ -245,12 +263,20 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 1).debt(9).build_adjustable().unwrap();
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 1)
+    ///     .debt(9)
+    ///     .build_adjustable()
+    ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_millis(150));
-    /// let due = |reserved: portcullis_core::Reservation<&_>| reserved.due().as_nanos() / 1_000_000;
+    /// let due = |reserved: portcullis_core::Reservation<&_>| {
+    ///     reserved.due().as_nanos() / 1_000_000
+    /// };
     /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(0));
     /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(100));
-    /// assert!(bucket.reserve_at(now, 1, wait).is_err(), "200 ms are too long");
+    /// assert!(
+    ///     bucket.reserve_at(now, 1, wait).is_err(),
+    ///     "200 ms are too long"
+    /// );
     /// ```
     pub fn reserve_at(
         &self,
@@ -265,12 +291,16 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if more than the declared debt would be owed, [`Denied::ExceedsCapacity`] if `n` is more than burst and debt
-    /// together. Nothing has changed then.
+    /// [`Denied::Exhausted`] if more than the declared debt would be owed,
+    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing has changed
+    /// then.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(5).build_adjustable().unwrap();
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3)
+    ///     .debt(5)
+    ///     .build_adjustable()
+    ///     .unwrap();
     /// assert!(bucket.force_at(Timestamp::ZERO, 8).is_ok());
     /// assert!(bucket.force_at(Timestamp::ZERO, 1).is_err());
     /// ```
@@ -278,27 +308,33 @@ impl<W: Word> AdjustableBucket<W> {
         self.force(
             now,
             n,
-            |lattice| lattice.burst.saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0)),
+            |lattice| {
+                lattice
+                    .burst
+                    .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0))
+            },
             None,
         )
         .map(|_| ())
     }
 
-    /// Changes rate and burst; `carry` says what becomes of the permits in the bucket, and of what is owed.
-    /// Reservations keep their instants.
+    /// Changes rate and burst; `carry` says what becomes of the permits in the bucket, and of what
+    /// is owed. Reservations keep their instants.
     ///
-    /// The change counts at `now`, or at the newest time at which a permit was granted, if that is later.
+    /// The change counts at `now`, or at the newest time at which a permit was granted, if that is
+    /// later.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come too often
-    /// (see the type's documentation); [`ChangeError::Settings`] if the settings do not fit the word at the
-    /// bucket's tick; [`ChangeError::Owes`] if more is owed than the new settings can express.
-    /// Nothing has changed then.
+    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come
+    /// too often (see the type's documentation); [`ChangeError::Settings`] if the settings do not
+    /// fit the word at the bucket's tick; [`ChangeError::Owes`] if more is owed than the new
+    /// settings can express. Nothing has changed then.
     ///
     /// # Cost
     ///
-    /// Some divisions, and a compare-exchange for each decision that comes between. Lock-free; never makes anyone wait.
+    /// Some divisions, and a compare-exchange for each decision that comes between. Lock-free;
+    /// never makes anyone wait.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
@@ -306,21 +342,36 @@ impl<W: Word> AdjustableBucket<W> {
     /// let at = Timestamp::from_millis;
     /// bucket.try_acquire_at(at(0), 4).unwrap();
     /// // Half a permit has come in, and stays.
-    /// bucket.adjust_at(at(250), Rate::per_second(1), 4, Carry::Keep).unwrap();
+    /// bucket
+    ///     .adjust_at(at(250), Rate::per_second(1), 4, Carry::Keep)
+    ///     .unwrap();
     /// assert_eq!(bucket.available_at(at(749)), 0);
     /// assert_eq!(bucket.available_at(at(750)), 1);
     /// ```
-    pub fn adjust_at(&self, now: Timestamp, rate: Rate, burst: u64, carry: Carry) -> Result<(), ChangeError> {
+    pub fn adjust_at(
+        &self,
+        now: Timestamp,
+        rate: Rate,
+        burst: u64,
+        carry: Carry,
+    ) -> Result<(), ChangeError> {
         let step = self.ticks.step();
         let tick = Some(Duration::from_nanos(step));
-        let terms = Terms { rate, burst, tick, stepwise: false, ..self.terms };
+        let terms = Terms {
+            rate,
+            burst,
+            tick,
+            stepwise: false,
+            ..self.terms
+        };
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
         let late = terms.late(&new, step);
         let turn = |word, When { earliest, latest }| {
             let (old, used) = (self.lattice(word), word & Self::USED);
             let carried = |tick| carried(&old, used, self.forgotten(&old, tick), &new, tick, carry);
-            // At the one of the two times that leaves less; that is no more than at any time between them.
+            // At the one of the two times that leaves less; that is no more than at any time
+            // between them.
             let (mut has, forgotten) = carried(earliest);
             if earliest < latest {
                 let since = i128::from(latest - earliest) * i128::from(new.gain);
@@ -329,8 +380,15 @@ impl<W: Word> AdjustableBucket<W> {
             if -has > i128::from(new.debt) {
                 return Err(ChangeError::Owes);
             }
-            let used = new.position(latest).wrapping_sub(has.cast_unsigned() as u64) & new.mask;
-            Ok((as_settings(&new, late), used, forgotten.to_words(&new, latest)))
+            let used = new
+                .position(latest)
+                .wrapping_sub(has.cast_unsigned() as u64)
+                & new.mask;
+            Ok((
+                as_settings(&new, late),
+                used,
+                forgotten.to_words(&new, latest),
+            ))
         };
         self.live.change(tick, late, turn, |words| {
             for (cell, word) in self.forgotten.iter().zip(words) {
@@ -343,7 +401,10 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
-    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO), 10);
+    /// assert_eq!(
+    ///     AdjustableBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO),
+    ///     10
+    /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
         let tick = self.ticks.index(now);
@@ -355,7 +416,10 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Idle, Rate, Timestamp};
     /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
-    /// assert_eq!(bucket.idle_at(Timestamp::from_secs(1)), Idle::Since(Timestamp::ZERO));
+    /// assert_eq!(
+    ///     bucket.idle_at(Timestamp::from_secs(1)),
+    ///     Idle::Since(Timestamp::ZERO)
+    /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         self.read(|lattice, used| lattice.idle(&self.ticks, used, now))
@@ -376,18 +440,25 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).tick(), Duration::from_micros(1));
+    /// assert_eq!(
+    ///     AdjustableBucket::new(Rate::per_second(5), 10).tick(),
+    ///     Duration::from_micros(1)
+    /// );
     /// ```
     pub fn tick(&self) -> Duration {
         Duration::from_nanos(self.ticks.step())
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one
+    /// second.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).staleness(), Duration::from_secs(3_600));
+    /// assert_eq!(
+    ///     AdjustableBucket::new(Rate::per_second(5), 10).staleness(),
+    ///     Duration::from_secs(3_600)
+    /// );
     /// ```
     pub fn staleness(&self) -> Duration {
         let ticks = self.live.read(|word| self.live.setting(word, LATE));
@@ -428,23 +499,30 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What changes have forgotten and has not come in by `tick`, on the lattice in force. Under the
-    /// claim.
+    /// What changes have forgotten and has not come in by `tick`, on the lattice in force. Under
+    /// the claim.
     fn forgotten(&self, lattice: &Lattice, tick: u64) -> Forgotten {
         let word = |at: usize| self.forgotten[at].load(Relaxed);
         let beyond = i128::from(word(BEYOND)) * i128::from(lattice.cost) + i128::from(word(PART));
         let passed = tick.saturating_sub(word(BEGAN_HIGH) << 32 | word(BEGAN));
         let beyond = beyond - i128::from(passed) * i128::from(lattice.gain);
         if beyond > 0 {
-            Forgotten { beyond, largest: word(LARGEST) }
+            Forgotten {
+                beyond,
+                largest: word(LARGEST),
+            }
         } else {
-            Forgotten { beyond: 0, largest: lattice.burst }
+            Forgotten {
+                beyond: 0,
+                largest: lattice.burst,
+            }
         }
     }
 
     /// What `tell` says of settings that belong to the word.
     fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
-        self.live.read(|word| tell(&self.lattice(word), word & Self::USED))
+        self.live
+            .read(|word| tell(&self.lattice(word), word & Self::USED))
     }
 
     /// Takes where there is more to do: settings change often, or permits were owed.
@@ -479,7 +557,8 @@ impl<W: Word> AdjustableBucket<W> {
             return None;
         }
         let newest = self.live.note(tick);
-        let next = claim.take_and_begin_era(word, balance.from, balance.from.wrapping_add(price))?;
+        let next =
+            claim.take_and_begin_era(word, balance.from, balance.from.wrapping_add(price))?;
         self.live.confirm_newest(tick, newest);
         Some(Live::<SETTINGS, W>::receipt(next, tick, newest))
     }
@@ -494,15 +573,25 @@ impl<W: Word> AdjustableBucket<W> {
             let decision = 'told: {
                 let burst = setting(BURST);
                 if u64::from(n) > burst {
-                    break 'told Err(Denied::ExceedsCapacity { permits: n, capacity: burst as u32 });
+                    break 'told Err(Denied::ExceedsCapacity {
+                        permits: n,
+                        capacity: burst as u32,
+                    });
                 }
                 // A permit costs less than the range, but a torn setting may be anything.
                 let price = u64::from(n.max(1)).wrapping_mul(setting(COST));
                 let position = tick.wrapping_mul(setting(GAIN)) & Self::USED;
                 let (used, full) = (word & Self::USED, setting(FULL));
                 let denied = Err(Denied::Exhausted { now, permits: n });
-                let left =
-                    left!(position, used, price, full, Self::USED, setting(BEHIND), break 'told denied);
+                let left = left!(
+                    position,
+                    used,
+                    price,
+                    full,
+                    Self::USED,
+                    setting(BEHIND),
+                    break 'told denied
+                );
                 if n == 0 {
                     break 'told Ok(Receipt::NONE);
                 }
@@ -527,7 +616,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// Takes `n` permits, at most `most`, owing if need be; where there is an `until`, only if they have come in by then. Returns when that is.
+    /// Takes `n` permits, at most `most`, owing if need be; where there is an `until`, only if they
+    /// have come in by then. Returns when that is.
     fn force(
         &self,
         now: Timestamp,
@@ -536,7 +626,11 @@ impl<W: Word> AdjustableBucket<W> {
         until: Option<Timestamp>,
     ) -> Result<Forced, Denied> {
         if n == 0 {
-            return Ok(Forced { receipt: Receipt::NONE, due: now, marks: false });
+            return Ok(Forced {
+                receipt: Receipt::NONE,
+                due: now,
+                marks: false,
+            });
         }
         let tick = self.ticks.index(now);
         let (mut word, mut inside) = (self.live.load(), None);
@@ -545,7 +639,10 @@ impl<W: Word> AdjustableBucket<W> {
             let lattice = self.lattice(word);
             let most = most(&lattice);
             let decision = if u64::from(n) > most {
-                Err(Denied::ExceedsCapacity { permits: n, capacity: most as u32 })
+                Err(Denied::ExceedsCapacity {
+                    permits: n,
+                    capacity: most as u32,
+                })
             } else {
                 let forced = lattice.forced(lattice.position(tick), word & Self::USED, n);
                 let decided = forced.and_then(|(left, owed)| match (owed, until) {
@@ -567,7 +664,11 @@ impl<W: Word> AdjustableBucket<W> {
                     let marks = next & !word & Self::OWED != 0;
                     self.live.exchange(word, next).map(|()| {
                         self.live.confirm_newest(tick, newest);
-                        Ok(Forced { receipt, due, marks })
+                        Ok(Forced {
+                            receipt,
+                            due,
+                            marks,
+                        })
                     })
                 }
                 Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
@@ -579,10 +680,12 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// Gives `n` permits back of what `receipt` is for, which has set the mark if it `marks`. Returns how many
-    /// of them count as never taken.
+    /// Gives `n` permits back of what `receipt` is for, which has set the mark if it `marks`.
+    /// Returns how many of them count as never taken.
     fn give_back(&self, now: Timestamp, n: u32, receipt: &mut Receipt, marks: bool) -> u32 {
-        let Some(claim) = self.live.claim() else { return 0 };
+        let Some(claim) = self.live.claim() else {
+            return 0;
+        };
         let noted = Live::<SETTINGS, W>::noted(*receipt);
         let tick = self.ticks.index(now);
         loop {
@@ -595,7 +698,10 @@ impl<W: Word> AdjustableBucket<W> {
             let newest = self.live.no_older_than_newest(tick);
             let since = (word ^ noted.word) & !Live::<SETTINGS, W>::SLOW;
             let is_of_era = since & !(Self::USED | Self::OWED) == 0;
-            if n == 0 || !is_of_era || !claim.wrote(noted, newest) || lattice.is_outlived(noted.tick, newest)
+            if n == 0
+                || !is_of_era
+                || !claim.wrote(noted, newest)
+                || lattice.is_outlived(noted.tick, newest)
             {
                 return 0;
             }
@@ -603,10 +709,13 @@ impl<W: Word> AdjustableBucket<W> {
                 let used = word & Self::USED;
                 let left = lattice.restored(lattice.position(tick), used, n);
                 let from = used.wrapping_sub(u64::from(n).wrapping_mul(lattice.cost)) & Self::USED;
-                let replaced = claim.resume_era(word, noted, from, left).unwrap_or_else(|| {
-                    let next = word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
-                    self.live.exchange(word, next).map(|()| next)
-                });
+                let replaced = claim
+                    .resume_era(word, noted, from, left)
+                    .unwrap_or_else(|| {
+                        let next =
+                            word & !Self::USED & !(if marks { Self::OWED } else { 0 }) | left;
+                        self.live.exchange(word, next).map(|()| next)
+                    });
                 if let Ok(next) = replaced {
                     *receipt = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
                     return n;
@@ -627,8 +736,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What `n` permits of a take are worth that is not the last one: how many of them the bucket would hold
-    /// or have granted by the tick `newest`, had they not been taken.
+    /// What `n` permits of a take are worth that is not the last one: how many of them the bucket
+    /// would hold or have granted by the tick `newest`, had they not been taken.
     fn worth(lattice: &Lattice, word: u64, noted: Noted, newest: u64, n: u32) -> u32 {
         let (cost, left) = (i128::from(lattice.cost), noted.word & Self::USED);
         let taken = i128::from(n) * cost;
@@ -662,7 +771,10 @@ fn carried(
     tick: u64,
     carry: Carry,
 ) -> (i128, Forgotten) {
-    let nothing = Forgotten { beyond: 0, largest: new.burst };
+    let nothing = Forgotten {
+        beyond: 0,
+        largest: new.burst,
+    };
     let full = i128::from(new.full);
     if old.is_unlimited() || carry == Carry::Reset {
         return (full, nothing);
@@ -705,10 +817,11 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.take::<false>(now, n)
     }
 
-    /// All of them, if no permit was taken since; else as many as have not been refilled since, and then
-    /// nothing more of what was taken before. None if settings have changed, something else was given back
-    /// out of turn, the bucket has owed permits since, the receipt is older than about half the
-    /// [`horizon`](Self::horizon), or another call is changing settings or giving back at this moment.
+    /// All of them, if no permit was taken since; else as many as have not been refilled since, and
+    /// then nothing more of what was taken before. None if settings have changed, something else
+    /// was given back out of turn, the bucket has owed permits since, the receipt is older than
+    /// about half the [`horizon`](Self::horizon), or another call is changing settings or giving
+    /// back at this moment.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.give_back(now, n, receipt, false)
     }
@@ -730,7 +843,8 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     }
 }
 
-/// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at [`due`](Self::due), and not before.
+/// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at
+/// [`due`](Self::due), and not before.
 ///
 /// Dropped, it stays taken: give it back with [`cancel_at`](Self::cancel_at).
 ///
@@ -738,7 +852,10 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 /// use core::time::Duration;
 /// use portcullis_core::{Rate, Timestamp, TokenBucket};
 ///
-/// let bucket = TokenBucket::builder(Rate::per_second(10), 2).debt(9).build_adjustable().unwrap();
+/// let bucket = TokenBucket::builder(Rate::per_second(10), 2)
+///     .debt(9)
+///     .build_adjustable()
+///     .unwrap();
 /// let (at, wait) = (Timestamp::from_millis, Duration::from_secs(9));
 /// bucket.try_acquire_at(at(0), 2)?;
 /// let reserved = bucket.reserve_at(at(0), 2, wait)?;
@@ -767,7 +884,8 @@ where
     P: Deref<Target = AdjustableBucket<W>>,
     W: Word,
 {
-    /// As [`AdjustableBucket::reserve_at`], into a reservation that keeps the pointer that it is given.
+    /// As [`AdjustableBucket::reserve_at`], into a reservation that keeps the pointer that it is
+    /// given.
     ///
     /// # Errors
     ///
@@ -782,21 +900,34 @@ where
     /// assert_eq!(reserved.due(), Timestamp::ZERO);
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
-    pub fn reserve_at(bucket: P, now: Timestamp, n: u32, max_wait: Duration) -> Result<Self, Denied> {
+    pub fn reserve_at(
+        bucket: P,
+        now: Timestamp,
+        n: u32,
+        max_wait: Duration,
+    ) -> Result<Self, Denied> {
         let until = now.saturating_add(max_wait);
         let forced = bucket.force(now, n, |lattice| lattice.burst, Some(until))?;
-        Ok(Self { bucket, permits: n, forced })
+        Ok(Self {
+            bucket,
+            permits: n,
+            forced,
+        })
     }
 
-    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can be taken
-    /// again: all, if none were taken or reserved since; else those that were not reserved after. None after
-    /// [`due`](Self::due), when they may have been acted on; if something else was given back out of turn,
-    /// or settings have changed; or if another call is doing so at this moment.
+    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can
+    /// be taken again: all, if none were taken or reserved since; else those that were not reserved
+    /// after. None after [`due`](Self::due), when they may have been acted on; if something else
+    /// was given back out of turn, or settings have changed; or if another call is doing so at this
+    /// moment.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(9).build_adjustable().unwrap();
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3)
+    ///     .debt(9)
+    ///     .build_adjustable()
+    ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_secs(9));
     /// bucket.try_acquire_at(now, 3)?;
     /// let first = bucket.reserve_at(now, 3, wait)?;
@@ -806,8 +937,21 @@ where
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn cancel_at(self, now: Timestamp) -> u32 {
-        let Self { bucket, permits, forced: Forced { mut receipt, due, marks } } = self;
-        if now > due { 0 } else { bucket.give_back(now, permits, &mut receipt, marks) }
+        let Self {
+            bucket,
+            permits,
+            forced:
+                Forced {
+                    mut receipt,
+                    due,
+                    marks,
+                },
+        } = self;
+        if now > due {
+            0
+        } else {
+            bucket.give_back(now, permits, &mut receipt, marks)
+        }
     }
 }
 
@@ -832,7 +976,12 @@ impl<P> Reservation<P> {
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
     /// let bucket = AdjustableBucket::new(Rate::per_second(10), 2);
-    /// assert_eq!(bucket.reserve_at(Timestamp::ZERO, 2, Duration::ZERO)?.permits(), 2);
+    /// assert_eq!(
+    ///     bucket
+    ///         .reserve_at(Timestamp::ZERO, 2, Duration::ZERO)?
+    ///         .permits(),
+    ///     2
+    /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn permits(&self) -> u32 {

@@ -3,21 +3,23 @@
 //! A decision is two passes over the limits, both at one `now`:
 //!
 //! ```text
-//! look    each limit is asked what it would say, and nothing is written; the first that says no has denied
-//! take    each limit is taken from, in order; if one says no after all, because another thread was faster, those before it
+//! look    each limit is asked what it would say, and nothing is written; the first no denies
+//! take    each limit is taken from, in order; if one says no after all, because another thread was
+//!         faster, those before it
 //!         are given back, in reverse
 //! ```
 //!
-//! Invariant: at each moment of the second pass, what has been taken is either all given back or all in the lease, also when a limiter
-//! panics. Nobody waits for anybody, so the order of the limits does not matter: two that
-//! name the same limits in opposite orders may deny each other for once, but cannot block each other.
+//! Invariant: at each moment of the second pass, what has been taken is either all given back or
+//! all in the lease, also when a limiter panics. Nobody waits for anybody, so the order of the
+//! limits does not matter: two that name the same limits in opposite orders may deny each other for
+//! once, but cannot block each other.
 //!
-//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first, for all of its permits. One that is
-//! named through different wrappers is asked through each, and looked at as if it were several.
-//! What the first path took is given back when the second one finds too little: in reverse order,
-//! and so each by the very state that its take left. A limit that is a composition itself does the
-//! rest of the second pass inside of its own (see [`Limiter::composed`]), since it has no receipt
-//! for all of its parts.
+//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first,
+//! for all of its permits. One that is named through different wrappers is asked through each, and
+//! looked at as if it were several. What the first path took is given back when the second one
+//! finds too little: in reverse order, and so each by the very state that its take left. A limit
+//! that is a composition itself does the rest of the second pass inside of its own (see
+//! [`Limiter::composed`]), since it has no receipt for all of its parts.
 
 mod as_limiter;
 mod receipts;
@@ -32,11 +34,14 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
-/// `T` is a tuple of up to eight limiters of any kinds (or of references to them, or `Arc`s), an array or a slice.
+/// `T` is a tuple of up to eight limiters of any kinds (or of references to them, or `Arc`s), an
+/// array or a slice.
 ///
-/// **All or nothing.** A denial leaves each limit as it was, also if a limiter panics. Only where another thread takes the permits of one limit between the look
-/// and the take are permits of others given back by [`Limiter::refund_at`]: exactly, if nobody has decided on that limit in between; else
-/// they may come back by time alone. Meanwhile another request may be denied needlessly, but none is admitted wrongly.
+/// **All or nothing.** A denial leaves each limit as it was, also if a limiter panics. Only where
+/// another thread takes the permits of one limit between the look and the take are permits of
+/// others given back by [`Limiter::refund_at`]: exactly, if nobody has decided on that limit in
+/// between; else they may come back by time alone. Meanwhile another request may be denied
+/// needlessly, but none is admitted wrongly.
 ///
 /// **Bound.** Each limit keeps its own.
 ///
@@ -45,18 +50,20 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 /// whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and
 /// a wrapper to forward all methods.
 ///
-/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue. A lease of
-/// that gives back by release. A grant that goes unclaimed there is refunded to each of up to eight
-/// limits, if it was the last one that was granted to a wait: as much as each takes back. What came
-/// before it comes back by release, or by time.
+/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue. A lease
+/// of that gives back by release. A grant that goes unclaimed there is refunded to each of up to
+/// eight limits, if it was the last one that was granted to a wait: as much as each takes back.
+/// What came before it comes back by release, or by time.
 ///
-/// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits are. To find a limit that is named twice, the
-/// addresses of n limits are compared n² times. Of a slice, each four limits take a frame of the stack, some hundreds of bytes.
+/// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits
+/// are. To find a limit that is named twice, the addresses of n limits are compared n² times. Of a
+/// slice, each four limits take a frame of the stack, some hundreds of bytes.
 ///
-/// The limit that denies is asked a second time, as if it stood alone, so that wrappers which note their denials see this one.
+/// The limit that denies is asked a second time, as if it stood alone, so that wrappers which note
+/// their denials see this one.
 ///
-/// Source: the "all or nothing" limits of clipperhouse/rate, and the chained limiter of .NET, which keeps the permits of the
-/// links before the one that refuses.
+/// Source: the "all or nothing" limits of clipperhouse/rate, and the chained limiter of .NET, which
+/// keeps the permits of the links before the one that refuses.
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Rate, Timestamp, TokenBucket};
@@ -74,7 +81,10 @@ use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp}
 /// let denied = LIMITS.try_acquire_at(now, 1).unwrap_err();
 /// assert_eq!(denied.index, 0);
 /// assert_eq!(PER_MINUTE.available_at(now), 1, "not taken");
-/// assert_eq!(LIMITS.retry(denied).wait_from(now).unwrap().as_millis(), 500);
+/// assert_eq!(
+///     LIMITS.retry(denied).wait_from(now).unwrap().as_millis(),
+///     500
+/// );
 /// drop(lease);
 /// assert_eq!(AT_ONCE.available(), 10);
 /// ```
@@ -90,7 +100,11 @@ impl<T> AllOf<T> {
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = [Concurrency::new(3), Concurrency::new(2)];
     /// assert_eq!(AllOf::new(&limits[..]).available_at(Timestamp::ZERO), 2);
-    /// assert!(AllOf::new(limits).try_acquire_at(Timestamp::ZERO, 2).is_ok());
+    /// assert!(
+    ///     AllOf::new(limits)
+    ///         .try_acquire_at(Timestamp::ZERO, 2)
+    ///         .is_ok()
+    /// );
     /// ```
     pub const fn new(limits: T) -> Self {
         Self { limits }
@@ -108,8 +122,9 @@ impl<T> AllOf<T> {
 }
 
 impl<T: Limits> AllOf<T> {
-    /// Takes `n` permits from each limit at `now`, until the lease is dropped. With `n = 0` it takes nothing, and is answered
-    /// as a request for 1 would be. Of no limits at all, any request is granted.
+    /// Takes `n` permits from each limit at `now`, until the lease is dropped. With `n = 0` it
+    /// takes nothing, and is answered as a request for 1 would be. Of no limits at all, any request
+    /// is granted.
     ///
     /// # Errors
     ///
@@ -120,7 +135,10 @@ impl<T: Limits> AllOf<T> {
     /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
     /// let limits = AllOf::new((&user, &all));
     /// let _lease = limits.try_acquire_at(Timestamp::ZERO, 2).unwrap();
-    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 1).unwrap_err().index, 0);
+    /// assert_eq!(
+    ///     limits.try_acquire_at(Timestamp::ZERO, 1).unwrap_err().index,
+    ///     0
+    /// );
     /// assert_eq!(all.available(), 7);
     /// ```
     #[inline]
@@ -128,8 +146,8 @@ impl<T: Limits> AllOf<T> {
         AllOf::new(&self.limits).into_lease_at(now, n)
     }
 
-    /// As [`try_acquire_at`](Self::try_acquire_at), into a lease that keeps the limits: for limits that are put together for
-    /// one request.
+    /// As [`try_acquire_at`](Self::try_acquire_at), into a lease that keeps the limits: for limits
+    /// that are put together for one request.
     ///
     /// # Errors
     ///
@@ -137,7 +155,10 @@ impl<T: Limits> AllOf<T> {
     ///
     /// ```
     /// # use portcullis_core::{AllLease, AllOf, Concurrency, DeniedBy, Timestamp};
-    /// fn admit<'a>(user: &'a Concurrency, all: &'a Concurrency) -> Result<impl Drop + 'a, DeniedBy> {
+    /// fn admit<'a>(
+    ///     user: &'a Concurrency,
+    ///     all: &'a Concurrency,
+    /// ) -> Result<impl Drop + 'a, DeniedBy> {
     ///     AllOf::new((user, all)).into_lease_at(Timestamp::ZERO, 1)
     /// }
     /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
@@ -147,27 +168,62 @@ impl<T: Limits> AllOf<T> {
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
         if self.limits.are_distinct() {
-            Request::<_, true> { now, n, whole: &self.limits }.grant(|| Ok(()))?;
+            Request::<_, true> {
+                now,
+                n,
+                whole: &self.limits,
+            }
+            .grant(|| Ok(()))?;
         } else {
-            grant_named_twice(&Request { now, n, whole: &self.limits }, || Ok(()))?;
+            grant_named_twice(
+                &Request {
+                    now,
+                    n,
+                    whole: &self.limits,
+                },
+                || Ok(()),
+            )?;
         }
-        Ok(AllLease { limits: self.limits, permits: n })
+        Ok(AllLease {
+            limits: self.limits,
+            permits: n,
+        })
     }
 
     /// Takes `n` permits from each limit at `now`, and does the rest; if that is not done, all is
     /// given back. Whether it was.
-    fn grant_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, DeniedBy> {
+    fn grant_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, DeniedBy> {
         // Of no limit: the rest is not done.
         const UNDONE: DeniedBy = DeniedBy {
             index: usize::MAX,
             permits: 0,
-            denied: Denied::Refused { now: Timestamp::ZERO, permits: 0 },
+            denied: Denied::Refused {
+                now: Timestamp::ZERO,
+                permits: 0,
+            },
         };
         let rest = || if rest() { Ok(()) } else { Err(UNDONE) };
         let granted = if self.limits.are_distinct() {
-            Request::<_, true> { now, n, whole: &self.limits }.grant(rest)
+            Request::<_, true> {
+                now,
+                n,
+                whole: &self.limits,
+            }
+            .grant(rest)
         } else {
-            grant_named_twice(&Request { now, n, whole: &self.limits }, rest)
+            grant_named_twice(
+                &Request {
+                    now,
+                    n,
+                    whole: &self.limits,
+                },
+                rest,
+            )
         };
         match granted {
             Ok(()) => Ok(true),
@@ -176,8 +232,9 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Takes as many permits as are available in all limits, at least `min` and at most `max`. Where `max` is less than `min`, it counts as
-    /// `min`; with `min = 0`, nothing available is a denial all the same.
+    /// Takes as many permits as are available in all limits, at least `min` and at most `max`.
+    /// Where `max` is less than `min`, it counts as `min`; with `min = 0`, nothing available is a
+    /// denial all the same.
     ///
     /// # Errors
     ///
@@ -190,7 +247,13 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
-    /// assert_eq!(limits.try_acquire_between_at(Timestamp::ZERO, 2, 10).unwrap().permits(), 5);
+    /// assert_eq!(
+    ///     limits
+    ///         .try_acquire_between_at(Timestamp::ZERO, 2, 10)
+    ///         .unwrap()
+    ///         .permits(),
+    ///     5
+    /// );
     /// ```
     pub fn try_acquire_between_at(
         &self,
@@ -198,7 +261,12 @@ impl<T: Limits> AllOf<T> {
         min: u32,
         max: u32,
     ) -> Result<AllLease<&T>, DeniedBy> {
-        between(min, max, || self.available_at(now), |n| self.try_acquire_at(now, n))
+        between(
+            min,
+            max,
+            || self.available_at(now),
+            |n| self.try_acquire_at(now, n),
+        )
     }
 
     /// What [`try_acquire_at`](Self::try_acquire_at) would say. Nothing is written.
@@ -213,22 +281,34 @@ impl<T: Limits> AllOf<T> {
     /// assert_eq!(limits.peek_at(Timestamp::ZERO, 6).unwrap_err().index, 1);
     /// ```
     pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
-        self.limits.look(&Request::<_, false> { now, n, whole: &self.limits }).map(|_| ())
+        self.limits
+            .look(&Request::<_, false> {
+                now,
+                n,
+                whole: &self.limits,
+            })
+            .map(|_| ())
     }
 
     /// What each limit would say, in order. Nothing is written.
     ///
-    /// A limit that is named several times says each time what it would say to all of the permits asked of it.
+    /// A limit that is named several times says each time what it would say to all of the permits
+    /// asked of it.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
-    /// let allowed = limits.explain_at(Timestamp::ZERO, 6).map(|detail| detail.is_allowed());
+    /// let allowed = limits
+    ///     .explain_at(Timestamp::ZERO, 6)
+    ///     .map(|detail| detail.is_allowed());
     /// assert!(allowed.eq([true, false]));
     /// ```
     pub fn explain_at(&self, now: Timestamp, n: u32) -> impl ExactSizeIterator<Item = Detail> {
         (0..self.limits.len()).map(move |index| {
-            let limiter = self.limits.get(index).expect("an index less than the length");
+            let limiter = self
+                .limits
+                .get(index)
+                .expect("an index less than the length");
             match times_over(n, self.times(limiter)) {
                 Some(n) => Detail::of(limiter, now, n),
                 None => Detail {
@@ -245,11 +325,16 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limit = Concurrency::new(7);
-    /// assert_eq!(AllOf::new((&limit, &limit)).available_at(Timestamp::ZERO), 3, "named twice");
+    /// assert_eq!(
+    ///     AllOf::new((&limit, &limit)).available_at(Timestamp::ZERO),
+    ///     3,
+    ///     "named twice"
+    /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let available =
-            |limiter: &dyn Limiter| limiter.available_at(now) / u64::from(self.times(limiter).max(1));
+        let available = |limiter: &dyn Limiter| {
+            limiter.available_at(now) / u64::from(self.times(limiter).max(1))
+        };
         (0..self.limits.len())
             .filter_map(|index| self.limits.get(index).map(available))
             .min()
@@ -260,18 +345,26 @@ impl<T: Limits> AllOf<T> {
     fn times(&self, limiter: &dyn Limiter) -> u32 {
         match limiter.id() {
             None => 1,
-            id => (0..self.limits.len()).map(|place| u32::from(self.limits.id(place) == id)).sum(),
+            id => (0..self.limits.len())
+                .map(|place| u32::from(self.limits.id(place) == id))
+                .sum(),
         }
     }
 
-    /// When the request that was denied should come back: the longest that any of the limits says, as they are now.
+    /// When the request that was denied should come back: the longest that any of the limits says,
+    /// as they are now.
     ///
-    /// Exact if each of them is, and none is named through different wrappers: a try at [`Retry::At`] succeeds, alone, and one 1 ns earlier
-    /// fails.
+    /// Exact if each of them is, and none is named through different wrappers: a try at
+    /// [`Retry::At`] succeeds, alone, and one 1 ns earlier fails.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Rate, Retry, Timestamp, TokenBucket};
-    /// let limits = AllOf::new([2, 5].map(|n| TokenBucket::builder(Rate::per_second(n), 5).initial(0).build().unwrap()));
+    /// let limits = AllOf::new([2, 5].map(|n| {
+    ///     TokenBucket::builder(Rate::per_second(n), 5)
+    ///         .initial(0)
+    ///         .build()
+    ///         .unwrap()
+    /// }));
     /// let denied = limits.try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
     /// assert_eq!(limits.retry(denied), Retry::At(Timestamp::from_millis(500)));
     /// ```
@@ -285,10 +378,13 @@ impl<T: Limits> AllOf<T> {
         };
         // Two keys of one table may want its last entry, which each alone would find.
         let alone = match self.limits.get(denied.index) {
-            Some(limit) if matches!(denied.denied, Denied::Crowded { .. }) => limit.retry(denied.denied),
+            Some(limit) if matches!(denied.denied, Denied::Crowded { .. }) => {
+                limit.retry(denied.denied)
+            }
             _ => Retry::At(now),
         };
-        self.explain_at(now, denied.permits).fold(alone, |longest, detail| longest.longer(detail.retry, now))
+        self.explain_at(now, denied.permits)
+            .fold(alone, |longest, detail| longest.longer(detail.retry, now))
     }
 }
 
@@ -300,8 +396,17 @@ impl<T: Limits> AllOf<T> {
 /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
 /// let denied = limits.try_acquire_at(Timestamp::ZERO, 6).unwrap_err();
 /// assert_eq!(denied.index, 1);
-/// assert_eq!(denied.denied, Denied::ExceedsCapacity { permits: 6, capacity: 5 });
-/// assert_eq!(denied.to_string(), "limit 1: 6 permits asked for, at most 5 can ever be granted: ask for fewer");
+/// assert_eq!(
+///     denied.denied,
+///     Denied::ExceedsCapacity {
+///         permits: 6,
+///         capacity: 5
+///     }
+/// );
+/// assert_eq!(
+///     denied.to_string(),
+///     "limit 1: 6 permits asked for, at most 5 can ever be granted: ask for fewer"
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -324,14 +429,18 @@ impl core::error::Error for DeniedBy {}
 
 /// Permits held of several limits. Dropped, it releases those of the last limit first.
 ///
-/// If a limiter panics in the release of its permits, those of the others are released all the same.
+/// If a limiter panics in the release of its permits, those of the others are released all the
+/// same.
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Timestamp};
 ///
 /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
 /// let lease = limits.try_acquire_at(Timestamp::ZERO, 4).unwrap();
-/// assert_eq!((lease.permits(), limits.available_at(Timestamp::ZERO)), (4, 1));
+/// assert_eq!(
+///     (lease.permits(), limits.available_at(Timestamp::ZERO)),
+///     (4, 1)
+/// );
 /// drop(lease);
 /// assert_eq!(limits.available_at(Timestamp::ZERO), 5);
 /// ```
@@ -347,7 +456,10 @@ impl<T: Limits> AllLease<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
-    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().permits(), 4);
+    /// assert_eq!(
+    ///     limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().permits(),
+    ///     4
+    /// );
     /// ```
     pub fn permits(&self) -> u32 {
         self.permits
@@ -365,12 +477,16 @@ impl<T: Limits> AllLease<T> {
         &self.limits
     }
 
-    /// Ends the lease without giving its permits back, and returns how many those were of each limit.
+    /// Ends the lease without giving its permits back, and returns how many those were of each
+    /// limit.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7)]);
-    /// assert_eq!(limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().forget(), 4);
+    /// assert_eq!(
+    ///     limits.try_acquire_at(Timestamp::ZERO, 4).unwrap().forget(),
+    ///     4
+    /// );
     /// assert_eq!(limits.available_at(Timestamp::ZERO), 3);
     /// ```
     pub fn forget(mut self) -> u32 {
@@ -389,7 +505,9 @@ impl<T: Limits> Drop for AllLease<T> {
 
 impl<T: Limits> fmt::Debug for AllLease<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllLease").field("permits", &self.permits).finish_non_exhaustive()
+        f.debug_struct("AllLease")
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -437,13 +555,20 @@ fn are_distinct(ids: &[Option<LimiterId>]) -> bool {
 
 /// The permits to ask of a limiter that is named so often: a probe asks as a request for 1 would.
 fn times_over(n: u32, times: u32) -> Option<u32> {
-    if n == 0 && times > 1 { Some(times) } else { n.checked_mul(times) }
+    if n == 0 && times > 1 {
+        Some(times)
+    } else {
+        n.checked_mul(times)
+    }
 }
 
 /// What a limiter says to a request for more permits than can be counted.
 fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
     let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
-    Denied::ExceedsCapacity { permits: u32::MAX, capacity }
+    Denied::ExceedsCapacity {
+        permits: u32::MAX,
+        capacity,
+    }
 }
 
 /// What is asked of all limits; `DISTINCT` if they are known to be different ones.
@@ -456,13 +581,16 @@ pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
 }
 
 impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
-    /// What is asked of the limiter at `index`: `None` if an earlier place asks the same limiter for both.
+    /// What is asked of the limiter at `index`: `None` if an earlier place asks the same limiter
+    /// for both.
     #[inline(always)]
     fn share<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Option<u32> {
         if DISTINCT {
             return Some(1);
         }
-        let Some(id) = limiter.id() else { return Some(1) };
+        let Some(id) = limiter.id() else {
+            return Some(1);
+        };
         let mut times = 0;
         for place in 0..self.whole.len() {
             if self.whole.id(place) == Some(id) {
@@ -477,12 +605,18 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
 
     #[inline(always)]
     fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<Plan, DeniedBy> {
-        let Some(times) = self.share(index, limiter) else { return Ok(Plan::NONE) };
+        let Some(times) = self.share(index, limiter) else {
+            return Ok(Plan::NONE);
+        };
         let looked = match times_over(self.n, times) {
             Some(n) => limiter.peek_at(self.now, n),
             None => Err(beyond_count(limiter)),
         };
-        looked.map_err(|denied| DeniedBy { index, permits: self.n, denied })
+        looked.map_err(|denied| DeniedBy {
+            index,
+            permits: self.n,
+            denied,
+        })
     }
 
     #[inline(always)]
@@ -493,7 +627,9 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         plan: Option<&Plan>,
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
-        let Some(times) = self.share(index, limiter) else { return rest() };
+        let Some(times) = self.share(index, limiter) else {
+            return rest();
+        };
         // The look has shown that the product fits.
         let n = self.n.wrapping_mul(times);
         if let Some(composed) = limiter.composed() {
@@ -505,9 +641,20 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         };
         let receipt = match taken {
             Ok(receipt) => receipt,
-            Err(denied) => return Err(DeniedBy { index, permits: self.n, denied }),
+            Err(denied) => {
+                return Err(DeniedBy {
+                    index,
+                    permits: self.n,
+                    denied,
+                });
+            }
         };
-        let undo = Undo { limiter, now: self.now, n, receipt };
+        let undo = Undo {
+            limiter,
+            now: self.now,
+            n,
+            receipt,
+        };
         rest()?;
         mem::forget(undo);
         Ok(())
@@ -523,17 +670,22 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
         let (mut rest, mut denied) = (Some(rest), None);
-        let granted = composed.take_then(self.now, n, &mut || match rest.take().map(|rest| rest()) {
-            Some(Err(by)) => {
-                denied = Some(by);
-                false
-            }
-            done => done.is_some(),
-        });
+        let granted =
+            composed.take_then(self.now, n, &mut || match rest.take().map(|rest| rest()) {
+                Some(Err(by)) => {
+                    denied = Some(by);
+                    false
+                }
+                done => done.is_some(),
+            });
         match (granted, denied) {
             (Ok(_), None) => Ok(()),
             (Ok(_), Some(by)) => Err(by),
-            (Err(denied), _) => Err(DeniedBy { index, permits: self.n, denied }),
+            (Err(denied), _) => Err(DeniedBy {
+                index,
+                permits: self.n,
+                denied,
+            }),
         }
     }
 }
@@ -548,14 +700,20 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
             // It has become possible since.
             Err(_) => self.whole.look(self)?,
         };
-        if self.n == 0 { rest() } else { self.whole.take(self, &plans, rest) }
+        if self.n == 0 {
+            rest()
+        } else {
+            self.whole.take(self, &plans, rest)
+        }
     }
 
     /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
     #[cold]
     fn is_denied(&self, by: DeniedBy) -> bool {
         let hopeless = self.n == 0 || matches!(by.denied, Denied::ExceedsCapacity { .. });
-        let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else { return true };
+        let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else {
+            return true;
+        };
         let times = self.share(by.index, limiter).unwrap_or(1);
         // The look has asked for as many.
         let n = self.n.wrapping_mul(times);
@@ -589,7 +747,12 @@ pub(crate) fn take_then<L: Limiter + ?Sized>(
         return composed.take_then(now, n, rest);
     }
     let receipt = limiter.take_at(now, n)?;
-    let undo = Undo { limiter, now, n, receipt };
+    let undo = Undo {
+        limiter,
+        now,
+        n,
+        receipt,
+    };
     let done = rest();
     if done {
         mem::forget(undo);
@@ -617,7 +780,8 @@ pub trait Composed: TakeThen {}
 
 impl<C: TakeThen> Composed for C {}
 
-/// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters, and references to these. Sealed.
+/// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters,
+/// and references to these. Sealed.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Limits};
@@ -638,9 +802,14 @@ pub(crate) mod sealed {
     /// What a composition does for one around it.
     pub trait TakeThen {
         /// Takes `n` permits at `now`, at least 1, and then does the rest. If that is not done, or
-        /// panics, all is given back: exactly, as far as no other call has decided in between. Whether the
-        /// rest was done.
-        fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied>;
+        /// panics, all is given back: exactly, as far as no other call has decided in between.
+        /// Whether the rest was done.
+        fn take_then(
+            &self,
+            now: Timestamp,
+            n: u32,
+            rest: &mut dyn FnMut() -> bool,
+        ) -> Result<bool, Denied>;
     }
 
     /// The two passes over the limits, and the way back.
@@ -654,7 +823,8 @@ pub(crate) mod sealed {
             &self,
             request: &Request<'_, W, DISTINCT>,
         ) -> Result<Self::Plans, DeniedBy>;
-        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in reverse.
+        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in
+        /// reverse.
         fn take<W: Limits + ?Sized, const DISTINCT: bool>(
             &self,
             request: &Request<'_, W, DISTINCT>,
@@ -765,7 +935,11 @@ impl<L: Limiter> Walk for [L] {
     }
     fn are_distinct(&self) -> bool {
         let named_before = |(place, limiter): (usize, &L)| {
-            limiter.id().is_some_and(|id| self.iter().take(place).any(|before| before.id() == Some(id)))
+            limiter.id().is_some_and(|id| {
+                self.iter()
+                    .take(place)
+                    .any(|before| before.id() == Some(id))
+            })
         };
         !self.iter().enumerate().any(named_before)
     }
@@ -774,7 +948,9 @@ impl<L: Limiter> Walk for [L] {
         &self,
         request: &Request<'_, W, DISTINCT>,
     ) -> Result<(), DeniedBy> {
-        self.iter().enumerate().try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
+        self.iter()
+            .enumerate()
+            .try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
     }
     #[inline(always)]
     fn take<W: Limits + ?Sized, const DISTINCT: bool>(
@@ -806,7 +982,12 @@ impl<L: Limiter> Walk for [L] {
 }
 
 /// Four limiters to a call, so that the stack holds a frame for each four receipts.
-fn take_slice<L: Limiter, W: Limits + ?Sized, R: FnOnce() -> Result<(), DeniedBy>, const DISTINCT: bool>(
+fn take_slice<
+    L: Limiter,
+    W: Limits + ?Sized,
+    R: FnOnce() -> Result<(), DeniedBy>,
+    const DISTINCT: bool,
+>(
     limiters: &[L],
     first: usize,
     request: &Request<'_, W, DISTINCT>,
@@ -817,7 +998,9 @@ fn take_slice<L: Limiter, W: Limits + ?Sized, R: FnOnce() -> Result<(), DeniedBy
         [] => rest(),
         [a] => take_in_turn!(request, plans, rest, first => a,),
         [a, b] => take_in_turn!(request, plans, rest, first => a, first + 1 => b,),
-        [a, b, c] => take_in_turn!(request, plans, rest, first => a, first + 1 => b, first + 2 => c,),
+        [a, b, c] => {
+            take_in_turn!(request, plans, rest, first => a, first + 1 => b, first + 2 => c,)
+        }
         [a, b, c, d, more @ ..] => {
             let rest = || take_slice(more, first + 4, request, plans, rest);
             take_in_turn!(request, plans, rest, first => a, first + 1 => b, first + 2 => c, first + 3 => d,)

@@ -1,9 +1,10 @@
 //! Clocks: where a `now` comes from, for those who do not bring their own.
 //!
-//! No limiter reads a clock. [`Clocked`] joins one with a limiter. A clock may be wrong in three ways, and the limiters are safe against
-//! each: one that *stands still* or *runs late* leads to fewer grants; one that *goes back*, by up to the limiter's staleness,
-//! leads to denials until it has caught up; one that *runs ahead* grants as if the time had passed, and denials
-//! follow when it goes back.
+//! No limiter reads a clock. [`Clocked`] joins one with a limiter. A clock may be wrong in three
+//! ways, and the limiters are safe against each: one that *stands still* or *runs late* leads to
+//! fewer grants; one that *goes back*, by up to the limiter's staleness, leads to denials until it
+//! has caught up; one that *runs ahead* grants as if the time had passed, and denials follow when
+//! it goes back.
 
 #[cfg(feature = "std")]
 mod coarse;
@@ -40,7 +41,10 @@ use crate::{Denied, Idle, Lease, Limiter, Timestamp};
 ///     }
 /// }
 ///
-/// assert_eq!(TickClock(AtomicU32::new(42)).now(), Timestamp::from_millis(42));
+/// assert_eq!(
+///     TickClock(AtomicU32::new(42)).now(),
+///     Timestamp::from_millis(42)
+/// );
 /// ```
 pub trait Clock {
     /// The current time.
@@ -54,8 +58,9 @@ impl<C: Clock + ?Sized> Clock for &C {
     }
 }
 
-/// No clock, for limiters that do not look at the time, say a [`Concurrency`](crate::Concurrency): it always says [`Timestamp::ZERO`], and costs nothing. What depends on time, a
-/// deadline say, never comes.
+/// No clock, for limiters that do not look at the time, say a [`Concurrency`](crate::Concurrency):
+/// it always says [`Timestamp::ZERO`], and costs nothing. What depends on time, a deadline say,
+/// never comes.
 ///
 /// ```
 /// use portcullis_core::{Clock, Timeless, Timestamp};
@@ -99,7 +104,8 @@ impl<L, C> Clocked<L, C> {
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
-    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
     /// assert_eq!(limit.available(), 5);
     /// ```
     pub const fn new(limiter: L, clock: C) -> Self {
@@ -110,7 +116,8 @@ impl<L, C> Clocked<L, C> {
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, Timestamp, TokenBucket};
-    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
     /// assert_eq!(limit.limiter().available_at(Timestamp::from_secs(1)), 5);
     /// ```
     pub const fn limiter(&self) -> &L {
@@ -130,7 +137,8 @@ impl<L, C> Clocked<L, C> {
 }
 
 impl<L: Limiter, C: Clock> Clocked<L, C> {
-    /// Takes `n` permits now: see [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at).
+    /// Takes `n` permits now: see
+    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at).
     ///
     /// # Errors
     ///
@@ -142,7 +150,8 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
-    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
     /// assert_eq!(limit.try_acquire(2)?.permits(), 2);
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
@@ -155,7 +164,8 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
-    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
     /// assert_eq!(limit.available(), 5);
     /// ```
     pub fn available(&self) -> u64 {
@@ -166,7 +176,8 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
-    /// let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
     /// assert!(limit.idle().is_idle());
     /// ```
     pub fn idle(&self) -> Idle {
@@ -174,7 +185,8 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     }
 }
 
-/// A clock that stands until it is told otherwise: for tests and simulations. It starts at [`Timestamp::ZERO`].
+/// A clock that stands until it is told otherwise: for tests and simulations. It starts at
+/// [`Timestamp::ZERO`].
 ///
 /// Resolution: 1 ns. It goes back when it is [`set`](Self::set) so.
 ///
@@ -205,13 +217,17 @@ impl ManualClock {
         }
     }
 
-    /// Moves the clock on, and returns the new time. Several threads may: their steps add up. After [`Timestamp::MAX`] it starts over.
+    /// Moves the clock on, and returns the new time. Several threads may: their steps add up. After
+    /// [`Timestamp::MAX`] it starts over.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{ManualClock, Timestamp};
     /// let clock = ManualClock::new();
-    /// assert_eq!(clock.advance(Duration::from_secs(2)), Timestamp::from_secs(2));
+    /// assert_eq!(
+    ///     clock.advance(Duration::from_secs(2)),
+    ///     Timestamp::from_secs(2)
+    /// );
     /// ```
     pub fn advance(&self, by: core::time::Duration) -> Timestamp {
         let by = crate::timestamp::saturating_nanos(by);

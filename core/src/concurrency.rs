@@ -1,4 +1,5 @@
-//! State: one word with all that a decision needs, so that a limit can change while permits come and go.
+//! State: one word with all that a decision needs, so that a limit can change while permits come
+//! and go.
 //!
 //! ```text
 //! bits    2f+1      f+2   f+1        2   1     0
@@ -7,37 +8,43 @@
 //! +--------------------+--------------+-----+-----+     bias = 2^(f-1)
 //! ```
 //!
-//! Invariant: `limit - available` permits are out. `available` is negative where the limit was lowered below what is out, hence the
-//! bias; because it stands on top, one comparison of the whole word tells whether there is enough. A take subtracts from it by
-//! compare-exchange, a release adds to it in one fetch-add, a resize moves both fields by compare-exchange.
+//! Invariant: `limit - available` permits are out. `available` is negative where the limit was
+//! lowered below what is out, hence the bias; because it stands on top, one comparison of the whole
+//! word tells whether there is enough. A take subtracts from it by compare-exchange, a release adds
+//! to it in one fetch-add, a resize moves both fields by compare-exchange.
 //!
-//! `w` says that somebody waits. A release learns of it from the value that its fetch-add returns, at no further cost: in the order of the word's changes
-//! either it comes after the mark, and sees it, or before, and whoever waits, who looks for permits after having set the mark, sees those.
+//! `w` says that somebody waits. A release learns of it from the value that its fetch-add returns,
+//! at no further cost: in the order of the word's changes either it comes after the mark, and sees
+//! it, or before, and whoever waits, who looks for permits after having set the mark, sees those.
 
 use crate::judge::Judge;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Retry, Setting, SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Retry, Setting, SettingsError,
+    Timestamp,
 };
 
-/// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`] is dropped.
+/// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`]
+/// is dropped.
 ///
-/// **Bound.** No take leaves more permits in use than the limit at that moment. After the limit was lowered, those that
-/// were already out stay out, and none is granted until fewer than the new limit are. (It trusts that what is given back was
-/// taken, as leases and lease pools see to.)
+/// **Bound.** No take leaves more permits in use than the limit at that moment. After the limit was
+/// lowered, those that were already out stay out, and none is granted until fewer than the new
+/// limit are. (It trusts that what is given back was taken, as leases and lease pools see to.)
 ///
-/// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes nothing. Taking is lock-free,
-/// releasing wait-free where a fetch-add is one instruction, else lock-free: both may run in an interrupt handler that pre-empts
-/// the other.
+/// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes
+/// nothing. Taking is lock-free, releasing wait-free where a fetch-add is one instruction, else
+/// lock-free: both may run in an interrupt handler that pre-empts the other.
 ///
-/// **Ordering.** A take that follows a release sees what was written before that release, as with a semaphore: with a limit of 1
-/// the permit may guard data.
+/// **Ordering.** A take that follows a release sees what was written before that release, as with a
+/// semaphore: with a limit of 1 the permit may guard data.
 ///
-/// **Limit.** 0 (nothing is granted) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a 32-bit word (2^19 - 1 with a `KeyedWord`).
+/// **Limit.** 0 (nothing is granted) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with
+/// a 32-bit word (2^19 - 1 with a `KeyedWord`).
 ///
-/// Source: E. W. Dijkstra's counting semaphore; the concurrency limiter of the .NET rate limiting proposal.
+/// Source: E. W. Dijkstra's counting semaphore; the concurrency limiter of the .NET rate limiting
+/// proposal.
 ///
 /// ```
 /// use portcullis_core::Concurrency;
@@ -63,7 +70,8 @@ impl Concurrency {
         ///
         /// # Panics
         ///
-        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that is a compile error.
+        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
+        /// is a compile error.
         ///
         /// ```
         /// # use portcullis_core::Concurrency;
@@ -80,7 +88,8 @@ impl Concurrency {
 
 impl<W: Word> Concurrency<W> {
     const_unless_loom! {
-        /// At most `limit` permits in use, 1 to [`max_limit`](Self::max_limit), on a word of a chosen width.
+        /// At most `limit` permits in use, 1 to [`max_limit`](Self::max_limit), on a word of a
+        /// chosen width.
         ///
         /// # Errors
         ///
@@ -89,7 +98,8 @@ impl<W: Word> Concurrency<W> {
         /// ```
         /// # use portcullis_core::Concurrency;
         /// assert!(Concurrency::<u32>::try_new(16_383).is_ok());
-        /// assert_eq!(Concurrency::<u32>::try_new(16_384).unwrap_err().to_string(), "limit is too large: at most 16383");
+        /// let refused = Concurrency::<u32>::try_new(16_384).unwrap_err();
+        /// assert_eq!(refused.to_string(), "limit is too large: at most 16383");
         /// ```
         pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
             if limit == 0 {
@@ -131,12 +141,13 @@ impl<W: Word> Concurrency<W> {
         (available as i32, limit as u32)
     }
 
-    /// Takes `n` permits, until the lease is dropped. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits, until the lease is dropped. With `n = 0` it takes nothing, and is
+    /// answered as a request for 1 would be.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit. (A denial of a concurrency limit
-    /// carries [`Timestamp::ZERO`]: no clock is involved.)
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit. (A
+    /// denial of a concurrency limit carries [`Timestamp::ZERO`]: no clock is involved.)
     ///
     /// # Memory ordering
     ///
@@ -146,7 +157,10 @@ impl<W: Word> Concurrency<W> {
     /// # use portcullis_core::{Concurrency, Retry};
     /// let limit = Concurrency::new(3);
     /// let lease = limit.try_acquire(2).unwrap();
-    /// assert_eq!(limit.try_acquire(2).unwrap_err().retry(&limit), Retry::OnRelease);
+    /// assert_eq!(
+    ///     limit.try_acquire(2).unwrap_err().retry(&limit),
+    ///     Retry::OnRelease
+    /// );
     /// drop(lease);
     /// assert!(limit.try_acquire(2).is_ok());
     /// ```
@@ -162,7 +176,10 @@ impl<W: Word> Concurrency<W> {
     /// assert_eq!(Concurrency::new(3).available(), 3);
     /// ```
     pub fn available(&self) -> u32 {
-        Self::split(self.state.load(Relaxed)).0.max(0).cast_unsigned()
+        Self::split(self.state.load(Relaxed))
+            .0
+            .max(0)
+            .cast_unsigned()
     }
 
     /// The permits that are out. More than the limit, if that was lowered since.
@@ -188,7 +205,8 @@ impl<W: Word> Concurrency<W> {
         Self::split(self.state.load(Relaxed)).1
     }
 
-    /// Changes the limit, 0 to [`max_limit`](Self::max_limit), and returns the old one. Permits that are out stay out.
+    /// Changes the limit, 0 to [`max_limit`](Self::max_limit), and returns the old one. Permits
+    /// that are out stay out.
     ///
     /// # Errors
     ///
@@ -207,16 +225,22 @@ impl<W: Word> Concurrency<W> {
     /// ```
     pub fn set_limit(&self, limit: u32) -> Result<u32, SettingsError> {
         if limit > Self::max_limit() {
-            return Err(SettingsError::TooLarge { setting: Setting::Limit, max: Self::max_limit().into() });
+            return Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: Self::max_limit().into(),
+            });
         }
         let mut state = self.state.load(Relaxed);
         loop {
             let (available, old) = Self::split(state);
             // What is out stays the same. Neither number exceeds 30 bits.
-            let resized =
-                Self::pack(available - old.cast_signed() + limit.cast_signed(), limit) | state & WAITED;
+            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit)
+                | state & WAITED;
             // Relaxed: a compare-exchange continues the release sequence of the releases before it.
-            match self.state.compare_exchange_weak(state, resized, Relaxed, Relaxed) {
+            match self
+                .state
+                .compare_exchange_weak(state, resized, Relaxed, Relaxed)
+            {
                 Ok(_) => return Ok(old),
                 Err(newer) => state = newer,
             }
@@ -227,12 +251,16 @@ impl<W: Word> Concurrency<W> {
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let mut state = self.state.load(Relaxed);
         loop {
-            // The fields below are at most all ones, so comparing the word compares what is available.
+            // The fields below are at most all ones, so comparing the word compares what is
+            // available.
             let enough = state >= (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT;
             if !enough || n > Self::max_limit() {
                 let (_, limit) = Self::split(state);
                 return Err(if n.max(1) > limit {
-                    Denied::ExceedsCapacity { permits: n, capacity: limit }
+                    Denied::ExceedsCapacity {
+                        permits: n,
+                        capacity: limit,
+                    }
                 } else {
                     Denied::Exhausted { now, permits: n }
                 });
@@ -241,8 +269,12 @@ impl<W: Word> Concurrency<W> {
                 return Ok(Receipt::NONE);
             }
             let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
-            // Acquire: pairs with `give_back`, so that what a former holder wrote is seen by the next one.
-            match self.state.compare_exchange_weak(state, taken, Acquire, Relaxed) {
+            // Acquire: pairs with `give_back`, so that what a former holder wrote is seen by the
+            // next one.
+            match self
+                .state
+                .compare_exchange_weak(state, taken, Acquire, Relaxed)
+            {
                 Ok(_) => return Ok(Receipt::NONE),
                 Err(newer) => state = newer,
             }
@@ -253,7 +285,9 @@ impl<W: Word> Concurrency<W> {
     #[inline(always)]
     fn give_back(&self, n: u32) -> bool {
         // Release: pairs with `take`.
-        let before = self.state.fetch_add(u64::from(n) << Self::AVAILABLE_AT, Release);
+        let before = self
+            .state
+            .fetch_add(u64::from(n) << Self::AVAILABLE_AT, Release);
         debug_assert!(
             i64::from(Self::split(before).0) + i64::from(n) <= i64::from(Self::split(before).1),
             "permits were released that had not been taken"
@@ -300,7 +334,11 @@ impl<W: Word> Limiter for Concurrency<W> {
     }
 
     fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.in_use() == 0 { Idle::Now } else { Idle::InUse }
+        if self.in_use() == 0 {
+            Idle::Now
+        } else {
+            Idle::InUse
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -320,7 +358,8 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
 
     /// One read-modify-write.
     fn watch(&self, waits: bool) {
-        // Relaxed: the order of one word's changes is all that counts, and releases before it stay released to the takes after it.
+        // Relaxed: the order of one word's changes is all that counts, and releases before it stay
+        // released to the takes after it.
         if waits {
             self.state.set(WAITED, Relaxed);
         } else {
@@ -352,7 +391,10 @@ impl<W: Word> Judge for Concurrency<W> {
     fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
         let limit = self.limit();
         if n.max(1) > limit {
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: limit });
+            return Err(Denied::ExceedsCapacity {
+                permits: n,
+                capacity: limit,
+            });
         }
         if state + u64::from(n.max(1)) > limit.into() {
             return Err(Denied::Exhausted { now, permits: n });
@@ -393,8 +435,14 @@ mod tests {
     fn a_request_for_more_than_any_limit_is_told_so() {
         let limit = Concurrency::new(Concurrency::<u64>::max_limit());
         for n in [1 << 30, (1 << 31) - 1, 1 << 31, u32::MAX] {
-            assert!(matches!(limit.try_acquire(n), Err(Denied::ExceedsCapacity { .. })), "{n}");
+            assert!(
+                matches!(limit.try_acquire(n), Err(Denied::ExceedsCapacity { .. })),
+                "{n}"
+            );
         }
-        assert_eq!(limit.try_acquire((1 << 30) - 1).unwrap().permits(), (1 << 30) - 1);
+        assert_eq!(
+            limit.try_acquire((1 << 30) - 1).unwrap().permits(),
+            (1 << 30) - 1
+        );
     }
 }

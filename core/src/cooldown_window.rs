@@ -1,11 +1,13 @@
-//! State: one word, `end | newest | count` (see [`stamped`](crate::stamped)): until when, how far into the window that ends then
-//! the newest grant lies, and the permits taken in it; or, in place of a count, `limit + 1` while all are denied.
+//! State: one word, `end | newest | count` (see [`stamped`](crate::stamped)): until when, how far
+//! into the window that ends then the newest grant lies, and the permits taken in it; or, in place
+//! of a count, `limit + 1` while all are denied.
 //!
 //! ```text
 //! bits                                  0
-//! +-------------+----------+------------+      newest: that offset in steps of at most the wait, rounded down;
-//! |     end     |  newest  |   count    |              no bits where a wait cannot end a window early
-//! +-------------+----------+------------+      count:  0 to limit + 1
+//! +-------------+----------+------------+  newest: that offset in steps of at most the wait,
+//! |     end     |  newest  |   count    |          rounded down; no bits where a wait cannot
+//! +-------------+----------+------------+          end a window early
+//!                                          count:  0 to limit + 1
 //!
 //!   first         exceeds           first                 first    exceeds
 //!     |-- window ----|- - -|          |---- window ----|    |-- window |- - - - -|
@@ -13,15 +15,18 @@
 //!        count 1..limit   limit + 1   1..limit                1..limit   limit + 1
 //! ```
 //!
-//! Invariant: a count of at most the limit is what was granted since the start of the window that ends at `end`, and the wait
-//! that exceeding would start ends after each of these grants. Four transitions, each one compare-exchange: a take before `end`
-//! adds to the count, and raises `newest` to itself; a take at or after it starts a window; a request that exceeds the limit
-//! before `end` replaces all by the end of a wait and the mark; a refund in its own window takes off the count.
+//! Invariant: a count of at most the limit is what was granted since the start of the window that
+//! ends at `end`, and the wait that exceeding would start ends after each of these grants. Four
+//! transitions, each one compare-exchange: a take before `end` adds to the count, and raises
+//! `newest` to itself; a take at or after it starts a window; a request that exceeds the limit
+//! before `end` replaces all by the end of a wait and the mark; a refund in its own window takes
+//! off the count.
 //!
-//! A wait is reckoned from the later of its request and the newest grant, which is rounded down by less than the wait, but not
-//! to before the start of the window. A window of which all was given back is as if no request had started
-//! it: the next one starts it again. So the next start comes after all that was granted, and at least a wait after the last
-//! start, however late those are who exceed. For a request that is not late, its own time is the later one.
+//! A wait is reckoned from the later of its request and the newest grant, which is rounded down by
+//! less than the wait, but not to before the start of the window. A window of which all was given
+//! back is as if no request had started it: the next one starts it again. So the next start comes
+//! after all that was granted, and at least a wait after the last start, however late those are who
+//! exceed. For a request that is not late, its own time is the later one.
 
 use core::time::Duration;
 
@@ -32,39 +37,47 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{
+    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp,
+};
 
-/// A window that the first request starts, and that denies everything for a `wait` once it is exceeded.
+/// A window that the first request starts, and that denies everything for a `wait` once it is
+/// exceeded.
 ///
-/// At most `limit` permits are granted in a window of length `period`, which begins with the first request that is granted. The
-/// request that exceeds the limit is denied, and starts the wait: until it is over, every request is denied. Requests in the
-/// wait do not prolong it. When it is over the count begins anew, with the next request that is granted, also if that lies
-/// inside the period. Without a wait, it is the rest of the period.
+/// At most `limit` permits are granted in a window of length `period`, which begins with the first
+/// request that is granted. The request that exceeds the limit is denied, and starts the wait:
+/// until it is over, every request is denied. Requests in the wait do not prolong it. When it is
+/// over the count begins anew, with the next request that is granted, also if that lies inside the
+/// period. Without a wait, it is the rest of the period.
 ///
-/// Exceeding counts requests, not permits: one for more than are left, if not more than the limit, starts the wait as well. One
-/// for more than the limit is an error of the caller's, and a probe (`n = 0`) or a look ([`peek_at`](Limiter::peek_at)) asks for
-/// nothing: these never start it.
+/// Exceeding counts requests, not permits: one for more than are left, if not more than the limit,
+/// starts the wait as well. One for more than the limit is an error of the caller's, and a probe
+/// (`n = 0`) or a look ([`peek_at`](Limiter::peek_at)) asks for nothing: these never start it.
 ///
-/// **Bound.** At most `limit` permits from one fresh start to the next, and two fresh starts lie at least m apart, the shorter
-/// of period and wait (the period, if there is no wait). So in a span of time t, at most `limit * (1 + ceil(t / m))`: twice the
-/// limit in a span of m, around an edge. A grant counts at the later of its own `now` and the newest one granted before.
+/// **Bound.** At most `limit` permits from one fresh start to the next, and two fresh starts lie at
+/// least m apart, the shorter of period and wait (the period, if there is no wait). So in a span of
+/// time t, at most `limit * (1 + ceil(t / m))`: twice the limit in a span of m, around an edge. A
+/// grant counts at the later of its own `now` and the newest one granted before.
 ///
-/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. A wait runs from the `now` of the
-/// request that starts it. If that is late, it runs from an instant in the window that is less than one wait before the newest
-/// grant, and so it is not over when that one was granted. Retry times are exact to the nanosecond. Starts, period and wait are
-/// rounded up to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings of a 64-bit word.
+/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. A wait
+/// runs from the `now` of the request that starts it. If that is late, it runs from an instant in
+/// the window that is less than one wait before the newest grant, and so it is not over when that
+/// one was granted. Retry times are exact to the nanosecond. Starts, period and wait are rounded up
+/// to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings of a 64-bit word.
 ///
-/// **Cost.** A grant is one load, one multiplication and one compare-exchange, and so is the one denial that starts a wait.
-/// Other denials write nothing. Lock-free: a compare-exchange fails only because another one succeeded, at most `limit + 1`
-/// times a window (or, on processors that link loads with stores, because an interrupt came between). All accesses are
-/// `Relaxed`.
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange, and so is the one
+/// denial that starts a wait. Other denials write nothing. Lock-free: a compare-exchange fails only
+/// because another one succeeded, at most `limit + 1` times a window (or, on processors that link
+/// loads with stores, because an interrupt came between). All accesses are `Relaxed`.
 ///
-/// **Horizon.** The end wraps in the bits that the limit leaves. A wait that is shorter than the period takes more of them, to
-/// say where in its window the newest grant lies: about as many as the number of waits in a period has. In a 32-bit word that may
-/// cost a coarser tick: look at [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every `now`
-/// up to [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for whole multiples of
-/// [`horizon`](Self::horizon) may be told less than full, for at most twice that staleness, and the longer of period and wait. A
-/// window that the first request starts just then may end early, once; the bound in any span still holds.
+/// **Horizon.** The end wraps in the bits that the limit leaves. A wait that is shorter than the
+/// period takes more of them, to say where in its window the newest grant lies: about as many as
+/// the number of waits in a period has. In a 32-bit word that may cost a coarser tick: look at
+/// [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every `now`
+/// up to [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for
+/// whole multiples of [`horizon`](Self::horizon) may be told less than full, for at most twice that
+/// staleness, and the longer of period and wait. A window that the first request starts just then
+/// may end early, once; the bound in any span still holds.
 ///
 /// Source: the rate limit rule of Ocelot, with its `Limit`, `Period` and `Wait`.
 ///
@@ -73,7 +86,8 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, Se
 /// use portcullis_core::{CooldownWindow, Retry, Timestamp};
 ///
 /// const SECOND: Duration = Duration::from_secs(1);
-/// static LIMIT: CooldownWindow = CooldownWindow::new(2, SECOND, Some(Duration::from_secs(30)));
+/// static LIMIT: CooldownWindow =
+///     CooldownWindow::new(2, SECOND, Some(Duration::from_secs(30)));
 ///
 /// let at = Timestamp::from_millis;
 /// assert!(LIMIT.try_acquire_at(at(500), 2).is_ok());
@@ -98,12 +112,13 @@ pub struct CooldownWindow<W: Word = NativeWord> {
 
 impl CooldownWindow {
     const_unless_loom! {
-        /// At most `limit` permits (at least 1) in each `period`, and a `wait` after it is exceeded, each 1 ns to 292 years;
-        /// with `None`, the rest of the period.
+        /// At most `limit` permits (at least 1) in each `period`, and a `wait` after it is
+        /// exceeded, each 1 ns to 292 years; with `None`, the rest of the period.
         ///
         /// # Panics
         ///
-        /// Where [`CooldownWindowBuilder::build`] would return an error; in a constant or a static, that is a compile error.
+        /// Where [`CooldownWindowBuilder::build`] would return an error; in a constant or a static,
+        /// that is a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -142,26 +157,34 @@ impl CooldownWindow {
 }
 
 impl<W: Word> CooldownWindow<W> {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
+    /// 1 would be.
     ///
     /// The lease does nothing when dropped: permits come back with the next window.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], and then a wait is on; or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    /// [`Denied::Exhausted`], and then a wait is on; or [`Denied::ExceedsCapacity`] if `n` is more
+    /// than the limit.
     ///
     /// # Cost
     ///
-    /// A load, a multiplication, and on success or for the denial that starts a wait one compare-exchange. Never divides, blocks
-    /// or panics.
+    /// A load, a multiplication, and on success or for the denial that starts a wait one
+    /// compare-exchange. Never divides, blocks or panics.
     ///
     /// ```
     /// # use portcullis_core::{CooldownWindow, Timestamp};
     /// # use core::time::Duration;
     /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
-    /// assert_eq!(limit.try_acquire_at(Timestamp::ZERO, 2).unwrap().permits(), 2);
+    /// assert_eq!(
+    ///     limit.try_acquire_at(Timestamp::ZERO, 2).unwrap().permits(),
+    ///     2
+    /// );
     /// let denied = limit.try_acquire_at(Timestamp::ZERO, 2).unwrap_err();
-    /// assert_eq!(denied.retry(&limit).wait_from(Timestamp::ZERO), Some(Duration::from_secs(1)));
+    /// assert_eq!(
+    ///     denied.retry(&limit).wait_from(Timestamp::ZERO),
+    ///     Some(Duration::from_secs(1))
+    /// );
     /// assert_eq!(limit.available_at(Timestamp::ZERO), 0);
     /// ```
     #[inline]
@@ -192,7 +215,10 @@ impl<W: Word> CooldownWindow<W> {
     /// # use core::time::Duration;
     /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
     /// limit.try_acquire_at(Timestamp::from_secs(2), 1)?;
-    /// assert_eq!(limit.idle_at(Timestamp::from_secs(9)), Idle::Since(Timestamp::from_secs(3)));
+    /// assert_eq!(
+    ///     limit.idle_at(Timestamp::from_secs(9)),
+    ///     Idle::Since(Timestamp::from_secs(3))
+    /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
@@ -202,7 +228,10 @@ impl<W: Word> CooldownWindow<W> {
         match self.phase(layout.stamp(position), state) {
             Phase::Over => {
                 let passed = layout.distance(layout.stamp(position), layout.split(state).1);
-                Idle::Since(grid.start(position.saturating_add_signed(-passed)).unwrap_or(Timestamp::MAX))
+                Idle::Since(
+                    grid.start(position.saturating_add_signed(-passed))
+                        .unwrap_or(Timestamp::MAX),
+                )
             }
             Phase::Window { count: 0 } => Idle::Now,
             _ => Idle::InUse,
@@ -214,18 +243,25 @@ impl<W: Word> CooldownWindow<W> {
     /// ```
     /// # use portcullis_core::CooldownWindow;
     /// # use core::time::Duration;
-    /// assert_eq!(CooldownWindow::new(3, Duration::from_secs(1), None).limit(), 3);
+    /// assert_eq!(
+    ///     CooldownWindow::new(3, Duration::from_secs(1), None).limit(),
+    ///     3
+    /// );
     /// ```
     pub fn limit(&self) -> u64 {
         self.mark() - 1
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one second.
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one
+    /// second.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
     /// # use core::time::Duration;
-    /// assert!(CooldownWindow::new(3, Duration::from_secs(1), None).staleness() >= Duration::from_secs(1));
+    /// assert!(
+    ///     CooldownWindow::new(3, Duration::from_secs(1), None).staleness()
+    ///         >= Duration::from_secs(1)
+    /// );
     /// ```
     pub fn staleness(&self) -> Duration {
         self.span_of(self.started.layout.staleness())
@@ -248,7 +284,10 @@ impl<W: Word> CooldownWindow<W> {
     /// ```
     /// # use portcullis_core::CooldownWindow;
     /// # use core::time::Duration;
-    /// assert_eq!(CooldownWindow::new(3, Duration::from_secs(1), None).tick(), Duration::from_nanos(1));
+    /// assert_eq!(
+    ///     CooldownWindow::new(3, Duration::from_secs(1), None).tick(),
+    ///     Duration::from_nanos(1)
+    /// );
     /// ```
     pub fn tick(&self) -> Duration {
         Duration::from_nanos(self.started.grid.step())
@@ -291,7 +330,10 @@ impl<W: Word> CooldownWindow<W> {
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
             // The limit is less than `n`, so it fits.
-            return Err(Denied::ExceedsCapacity { permits: n, capacity: self.limit() as u32 });
+            return Err(Denied::ExceedsCapacity {
+                permits: n,
+                capacity: self.limit() as u32,
+            });
         }
         let wanted = u64::from(n.max(1));
         let layout = &self.started.layout;
@@ -309,7 +351,9 @@ impl<W: Word> CooldownWindow<W> {
                     (next + wanted, true)
                 }
                 Phase::Window { .. } => (self.waiting(now, state), false),
-                Phase::Waiting | Phase::TooLate => return Err(Denied::Exhausted { now, permits: n }),
+                Phase::Waiting | Phase::TooLate => {
+                    return Err(Denied::Exhausted { now, permits: n });
+                }
             };
             let decision = if granted {
                 Ok(Receipt::dated(layout.split(next).1, now.as_nanos()))
@@ -319,7 +363,10 @@ impl<W: Word> CooldownWindow<W> {
             if n == 0 {
                 return decision;
             }
-            match self.state.compare_exchange_weak(state, next, Relaxed, Relaxed) {
+            match self
+                .state
+                .compare_exchange_weak(state, next, Relaxed, Relaxed)
+            {
                 Ok(_) => return decision,
                 Err(newer) => state = newer,
             }
@@ -332,12 +379,18 @@ impl<W: Word> CooldownWindow<W> {
         end.wrapping_sub(self.period.into()) & W::MASK
     }
 
-    /// `state`, of whose window all was given back, as if no request had started it: it begins now, if it
-    /// then ends later. An end never moves back, so that a late request finds no room between two windows.
+    /// `state`, of whose window all was given back, as if no request had started it: it begins now,
+    /// if it then ends later. An end never moves back, so that a late request finds no room between
+    /// two windows.
     #[cold]
     fn started_again(&self, now: Timestamp, stamp: u64, state: u64) -> u64 {
         let end = self.started.end(now, self.period.into());
-        if self.started.layout.ahead(end, self.split(state).1).is_some() {
+        if self
+            .started
+            .layout
+            .ahead(end, self.split(state).1)
+            .is_some()
+        {
             end
         } else {
             self.with_newest(stamp, state)
@@ -349,7 +402,11 @@ impl<W: Word> CooldownWindow<W> {
     fn with_newest(&self, stamp: u64, state: u64) -> u64 {
         let offset = stamp.wrapping_sub(self.start(self.split(state).1)) & W::MASK;
         // One who is late may come before the window.
-        let offset = if offset < self.period.into() { offset } else { 0 };
+        let offset = if offset < self.period.into() {
+            offset
+        } else {
+            0
+        };
         let newest = self.newest.into();
         state + ((offset >> self.shift) & newest).saturating_sub(state & newest)
     }
@@ -357,13 +414,19 @@ impl<W: Word> CooldownWindow<W> {
     /// The state of a wait that a request at `now` starts in the window of `state`.
     fn waiting(&self, now: Timestamp, state: u64) -> u64 {
         let (_, end) = self.split(state);
-        let Some(wait) = self.wait else { return end + self.mark() };
+        let Some(wait) = self.wait else {
+            return end + self.mark();
+        };
         let layout = &self.started.layout;
         let newest: u64 = self.newest.into();
         let newest = self.start(end).wrapping_add((state & newest) << self.shift) & W::MASK;
         let from = self.started.end(now, 0);
-        // A window may seem to lie further ahead than anybody is late, where the word has come around.
-        let late = layout.ahead(newest, from).unwrap_or(0).min(layout.stamp(layout.staleness()));
+        // A window may seem to lie further ahead than anybody is late, where the word has come
+        // around.
+        let late = layout
+            .ahead(newest, from)
+            .unwrap_or(0)
+            .min(layout.stamp(layout.staleness()));
         let from = from.wrapping_add(late);
         (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
     }
@@ -375,8 +438,9 @@ impl<W: Word> CooldownWindow<W> {
         self.come_in(now, permits).map_or(Retry::Never, Retry::At)
     }
 
-    /// The earliest instant at which there can have been room for `permits`, more than the limit: one fresh start after the other, each a wait after the
-    /// last one, if somebody exceeds at once, or else a period, whichever is shorter.
+    /// The earliest instant at which there can have been room for `permits`, more than the limit:
+    /// one fresh start after the other, each a wait after the last one, if somebody exceeds at
+    /// once, or else a period, whichever is shorter.
     fn come_in(&self, now: Timestamp, permits: u32) -> Option<Timestamp> {
         let Started { layout, grid } = &self.started;
         let state = self.state.load(Relaxed);
@@ -386,8 +450,14 @@ impl<W: Word> CooldownWindow<W> {
         let position = grid.index(now);
         let stamp = layout.stamp(position);
         let until = |word| layout.distance(stamp, self.split(word).1).unsigned_abs();
-        // What is left of the window that is on, which ends with it, or with the wait of who exceeds it at `then`.
-        let on = |then| (self.limit() - count, until(state).min(until(self.waiting(then, state))));
+        // What is left of the window that is on, which ends with it, or with the wait of who
+        // exceeds it at `then`.
+        let on = |then| {
+            (
+                self.limit() - count,
+                until(state).min(until(self.waiting(then, state))),
+            )
+        };
         let begun = until(self.started.end(now, apart));
         let (left, ahead) = match self.phase(stamp, state) {
             Phase::Over => (self.limit(), begun),
@@ -402,9 +472,14 @@ impl<W: Word> CooldownWindow<W> {
         grid.start(position.checked_add(ahead)?.checked_add(further)?)
     }
 
-    /// Counts `n` permits back, if the window that they were counted in is still on, and has not been exceeded.
+    /// Counts `n` permits back, if the window that they were counted in is still on, and has not
+    /// been exceeded.
     fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
-        if self.started.layout.is_outlived(&self.started.grid, receipt, now) {
+        if self
+            .started
+            .layout
+            .is_outlived(&self.started.grid, receipt, now)
+        {
             return 0;
         }
         let mut state = self.state.load(Relaxed);
@@ -413,7 +488,10 @@ impl<W: Word> CooldownWindow<W> {
             if end != receipt.note() || count == self.mark() || count < n.into() {
                 return 0;
             }
-            match self.state.compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed) {
+            match self
+                .state
+                .compare_exchange_weak(state, state - u64::from(n), Relaxed, Relaxed)
+            {
                 Ok(_) => return n,
                 Err(newer) => state = newer,
             }
@@ -421,11 +499,16 @@ impl<W: Word> CooldownWindow<W> {
     }
 }
 
-saves!(CooldownWindow, "3, Duration::from_secs(1), None", state, |window, state| {
-    let newest: u64 = window.newest.into();
-    let (count, end) = window.split(state);
-    end | state & newest | count.min(window.mark())
-});
+saves!(
+    CooldownWindow,
+    "3, Duration::from_secs(1), None",
+    state,
+    |window, state| {
+        let newest: u64 = window.newest.into();
+        let (count, end) = window.split(state);
+        end | state & newest | count.min(window.mark())
+    }
+);
 
 impl<W: Word> Limiter for CooldownWindow<W> {
     #[inline(always)]
@@ -438,9 +521,9 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.take(now, n)
     }
 
-    /// All of them, until the limit is exceeded or a newer window starts; then none. None either if the
-    /// receipt is older than about half the [`horizon`](Self::horizon). If all that was taken in a window is
-    /// given back, the next request starts it again.
+    /// All of them, until the limit is exceeded or a newer window starts; then none. None either if
+    /// the receipt is older than about half the [`horizon`](Self::horizon). If all that was taken
+    /// in a window is given back, the next request starts it again.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(now, n, *receipt)
     }
@@ -457,10 +540,13 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.idle_at(now)
     }
 
-    /// Behind others, for more than the limit, fresh starts count as the shorter of period and wait apart. That is exact without a wait; with one it is a
-    /// lower bound, as it depends on who exceeds, and when.
+    /// Behind others, for more than the limit, fresh starts count as the shorter of period and wait
+    /// apart. That is exact without a wait; with one it is a lower bound, as it depends on who
+    /// exceeds, and when.
     fn retry(&self, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else { return Retry::Never };
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
         if u64::from(permits) > self.limit() {
             return self.retry_behind(now, permits);
         }
@@ -473,13 +559,18 @@ impl<W: Word> Limiter for CooldownWindow<W> {
             Phase::Over => 0,
             Phase::Window { count } if count + wanted <= self.limit() => 0,
             // Who is too late need not wait for the end, if there is room in the window.
-            Phase::TooLate if count + wanted <= self.limit() => layout.too_late(stamp, end).cast_signed(),
+            Phase::TooLate if count + wanted <= self.limit() => {
+                layout.too_late(stamp, end).cast_signed()
+            }
             _ => -layout.distance(stamp, end),
         };
         if wait == 0 {
             return Retry::At(now);
         }
-        position.checked_add_signed(wait).and_then(|end| grid.start(end)).map_or(Retry::Never, Retry::At)
+        position
+            .checked_add_signed(wait)
+            .and_then(|end| grid.start(end))
+            .map_or(Retry::Never, Retry::At)
     }
 }
 
@@ -501,11 +592,19 @@ enum Phase {
 /// use core::time::Duration;
 /// use portcullis_core::{CooldownWindow, Timestamp};
 ///
-/// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).wait(Duration::from_millis(200));
+/// let settings = CooldownWindow::builder(1, Duration::from_secs(1))
+///     .wait(Duration::from_millis(200));
 /// let limit = settings.build()?;
 /// assert!(limit.try_acquire_at(Timestamp::from_millis(0), 1).is_ok());
-/// assert!(limit.try_acquire_at(Timestamp::from_millis(100), 1).is_err());
-/// assert!(limit.try_acquire_at(Timestamp::from_millis(300), 1).is_ok(), "inside the period");
+/// assert!(
+///     limit
+///         .try_acquire_at(Timestamp::from_millis(100), 1)
+///         .is_err()
+/// );
+/// assert!(
+///     limit.try_acquire_at(Timestamp::from_millis(300), 1).is_ok(),
+///     "inside the period"
+/// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -520,13 +619,15 @@ pub struct CooldownWindowBuilder {
 }
 
 impl CooldownWindowBuilder {
-    /// For how long all are denied after the limit was exceeded: 1 ns to 292 years, shorter or longer than the period. Default:
-    /// the rest of the period.
+    /// For how long all are denied after the limit was exceeded: 1 ns to 292 years, shorter or
+    /// longer than the period. Default: the rest of the period.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1)).wait(Duration::from_secs(9)).build()?;
+    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1))
+    ///     .wait(Duration::from_secs(9))
+    ///     .build()?;
     /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_ok());
     /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
     /// assert!(limit.try_acquire_at(Timestamp::from_secs(8), 1).is_err());
@@ -538,15 +639,18 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// The instant that ticks and the word are counted from; where the tick is longer than 1 ns, an earlier `now` counts as this
-    /// one. Default: [`Timestamp::ZERO`]. Where the horizon is near, set it to the instant at which the limiter is built: one
-    /// whose origin is a whole horizon ago begins like one that has been idle for that long.
+    /// The instant that ticks and the word are counted from; where the tick is longer than 1 ns, an
+    /// earlier `now` counts as this one. Default: [`Timestamp::ZERO`]. Where the horizon is near,
+    /// set it to the instant at which the limiter is built: one whose origin is a whole horizon ago
+    /// begins like one that has been idle for that long.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
     /// let boot = Timestamp::from_secs(1_700_000_000);
-    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1)).origin(boot).build_on::<u32>()?;
+    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1))
+    ///     .origin(boot)
+    ///     .build_on::<u32>()?;
     /// assert_eq!(limit.idle_at(boot), Idle::Since(boot));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -555,14 +659,15 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// Rounds starts, the period and the wait up to whole ticks of 1 ns to 292 years, so that each of period and wait is at most
-    /// two ticks longer. Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the coarsest
-    /// up to the period.
+    /// Rounds starts, the period and the wait up to whole ticks of 1 ns to 292 years, so that each
+    /// of period and wait is at most two ticks longer. Default: the finest of 1 ns, 10 ns, 100 ns,
+    /// ... whose horizon is an hour or more, or else the coarsest up to the period.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).tick(Duration::from_millis(10));
+    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1))
+    ///     .tick(Duration::from_millis(10));
     /// assert_eq!(settings.build()?.tick(), Duration::from_millis(10));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -571,13 +676,15 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second. Default: a sixteenth of the
-    /// horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1)).staleness(Duration::from_secs(60));
+    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1))
+    ///     .staleness(Duration::from_secs(60));
     /// assert_eq!(settings.build()?.staleness(), Duration::from_secs(60));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -591,8 +698,9 @@ impl CooldownWindowBuilder {
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that, with what a short wait takes, it
-        /// leaves too few bits for the ends, a period, wait or tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that,
+        /// with what a short wait takes, it leaves too few bits for the ends, a period, wait or
+        /// tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -615,7 +723,8 @@ impl CooldownWindowBuilder {
         /// ```
         /// # use portcullis_core::CooldownWindow;
         /// # use core::time::Duration;
-        /// let limit: CooldownWindow<u32> = CooldownWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
+        /// let limit: CooldownWindow<u32> =
+        ///     CooldownWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
         /// assert_eq!(limit.tick(), Duration::from_millis(1));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```

@@ -8,16 +8,18 @@ use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
+    Timestamp,
 };
 
-/// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this wrapper pays nothing for it.
+/// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this
+/// wrapper pays nothing for it.
 ///
-/// **Cost.** Two fetch-adds for a grant, one for a denial and one for the release of a lease, all `Relaxed`, on lines that no decision
-/// reads. (So a denial writes, to the counter.)
+/// **Cost.** Two fetch-adds for a grant, one for a denial and one for the release of a lease, all
+/// `Relaxed`, on lines that no decision reads. (So a denial writes, to the counter.)
 ///
-/// The counters wrap in the target's [`NativeWord`]. They are each exact; read while others write, they are not of one
-/// moment.
+/// The counters wrap in the target's [`NativeWord`]. They are each exact; read while others write,
+/// they are not of one moment.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Counted, LimiterExt, Timestamp};
@@ -52,7 +54,8 @@ pub struct Counts {
     pub granted: u64,
     /// Requests that were denied, probes included.
     pub denied: u64,
-    /// Permits in leases that have not been dropped yet (also of a limiter that gets its permits back by time).
+    /// Permits in leases that have not been dropped yet (also of a limiter that gets its permits
+    /// back by time).
     pub held: u64,
 }
 
@@ -62,7 +65,8 @@ impl<L: Limiter> Counted<L> {
         ///
         /// ```
         /// # use portcullis_core::{Counted, Rate, TokenBucket};
-        /// static LIMIT: Counted<TokenBucket> = Counted::new(TokenBucket::new(Rate::per_second(5), 5));
+        /// static LIMIT: Counted<TokenBucket> =
+        ///     Counted::new(TokenBucket::new(Rate::per_second(5), 5));
         /// ```
         pub const fn new(limiter: L) -> Self {
             Self {
@@ -211,7 +215,12 @@ impl<L: Limiter> Limiter for Counted<L> {
 }
 
 impl<L: Limiter> TakeThen for Counted<L> {
-    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
         /// Permits that count as held, until they are given back.
         struct Held<'a>(&'a AtomicWord<NativeWord>, u32);
         impl Drop for Held<'_> {

@@ -5,8 +5,8 @@ use crate::{Limiter, Timestamp};
 
 /// Why a request was refused: small, `Copy`, 16 bytes.
 ///
-/// It says nothing about *when* to come back until it is asked with [`Denied::retry`], so a denial that nobody
-/// asks costs no arithmetic.
+/// It says nothing about *when* to come back until it is asked with [`Denied::retry`], so a denial
+/// that nobody asks costs no arithmetic.
 ///
 /// ```
 /// use portcullis_core::{Denied, Rate, Retry, Timestamp, TokenBucket};
@@ -17,10 +17,19 @@ use crate::{Limiter, Timestamp};
 ///
 /// let denied = bucket.try_acquire_at(now, 1).unwrap_err();
 /// assert_eq!(denied, Denied::Exhausted { now, permits: 1 });
-/// assert_eq!(denied.retry(&bucket), Retry::At(Timestamp::from_millis(7_100)));
+/// assert_eq!(
+///     denied.retry(&bucket),
+///     Retry::At(Timestamp::from_millis(7_100))
+/// );
 ///
 /// let never = bucket.try_acquire_at(now, 2).unwrap_err();
-/// assert_eq!(never, Denied::ExceedsCapacity { permits: 2, capacity: 1 });
+/// assert_eq!(
+///     never,
+///     Denied::ExceedsCapacity {
+///         permits: 2,
+///         capacity: 1
+///     }
+/// );
 /// assert_eq!(never.retry(&bucket), Retry::Never);
 /// # Ok::<(), Denied>(())
 /// ```
@@ -42,22 +51,24 @@ pub enum Denied {
         /// The most that one request can ask for.
         capacity: u32,
     },
-    /// A [`Penalty`](crate::Penalty) is on at `now`: requests are denied for a time, whatever the limiter would say.
+    /// A [`Penalty`](crate::Penalty) is on at `now`: requests are denied for a time, whatever the
+    /// limiter would say.
     Penalized {
         /// The instant that the request was judged at.
         now: Timestamp,
         /// The permits that were asked for; 0 for a probe.
         permits: u32,
     },
-    /// A keyed table has no entry for the key at `now`: all that the key could use are in use by others, or another thread claims one
-    /// for it at this moment.
+    /// A keyed table has no entry for the key at `now`: all that the key could use are in use by
+    /// others, or another thread claims one for it at this moment.
     Crowded {
         /// The instant that the request was judged at.
         now: Timestamp,
         /// The permits that were asked for; 0 for a probe.
         permits: u32,
     },
-    /// A limiter that watches something else than permits, say the load of the machine, says no at `now`.
+    /// A limiter that watches something else than permits, say the load of the machine, says no at
+    /// `now`.
     Refused {
         /// The instant that the request was judged at.
         now: Timestamp,
@@ -67,7 +78,8 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// When to come back, as `limiter` sees it now: see [`Limiter::retry`]. `limiter` is the one that denied.
+    /// When to come back, as `limiter` sees it now: see [`Limiter::retry`]. `limiter` is the one
+    /// that denied.
     ///
     /// # Cost
     ///
@@ -77,7 +89,10 @@ impl Denied {
     /// # use portcullis_core::{Concurrency, Retry};
     /// let limit = Concurrency::new(1);
     /// let _held = limit.try_acquire(1)?;
-    /// assert_eq!(limit.try_acquire(1).unwrap_err().retry(&limit), Retry::OnRelease);
+    /// assert_eq!(
+    ///     limit.try_acquire(1).unwrap_err().retry(&limit),
+    ///     Retry::OnRelease
+    /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn retry<L: Limiter + ?Sized>(self, limiter: &L) -> Retry {
@@ -144,14 +159,18 @@ impl core::error::Error for Denied {}
 /// use portcullis_core::{Retry, Timestamp};
 ///
 /// let now = Timestamp::from_secs(1);
-/// assert_eq!(Retry::At(Timestamp::from_millis(1_200)).wait_from(now), Some(Duration::from_millis(200)));
+/// assert_eq!(
+///     Retry::At(Timestamp::from_millis(1_200)).wait_from(now),
+///     Some(Duration::from_millis(200))
+/// );
 /// assert_eq!(Retry::OnRelease.wait_from(now), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Retry {
-    /// At this instant the request would be granted if nobody else takes a permit, and not 1 ns earlier.
+    /// At this instant the request would be granted if nobody else takes a permit, and not 1 ns
+    /// earlier.
     At(Timestamp),
     /// When permits are released; no clock can tell.
     OnRelease,
@@ -162,13 +181,16 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// The longer of two, for a request that was judged at `now` and must pass both: never, then when permits are released, then the
-    /// later time. A time to ask again and an instant make a time to ask again.
+    /// The longer of two, for a request that was judged at `now` and must pass both: never, then
+    /// when permits are released, then the later time. A time to ask again and an instant make a
+    /// time to ask again.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Retry, Timestamp};
-    /// let (now, at) = (Timestamp::from_secs(3), |s| Retry::At(Timestamp::from_secs(s)));
+    /// let (now, at) = (Timestamp::from_secs(3), |s| {
+    ///     Retry::At(Timestamp::from_secs(s))
+    /// });
     /// assert_eq!(at(5).longer(at(4), now), at(5));
     /// assert_eq!(at(5).longer(Retry::OnRelease, now), Retry::OnRelease);
     /// let ask = Retry::After(Duration::from_secs(1));
@@ -193,7 +215,10 @@ impl Retry {
     /// # use core::time::Duration;
     /// # use portcullis_core::{Retry, Timestamp};
     /// let now = Timestamp::from_secs(3);
-    /// assert_eq!(Retry::At(Timestamp::from_secs(5)).wait_from(now), Some(Duration::from_secs(2)));
+    /// assert_eq!(
+    ///     Retry::At(Timestamp::from_secs(5)).wait_from(now),
+    ///     Some(Duration::from_secs(2))
+    /// );
     /// assert_eq!(Retry::Never.wait_from(now), None);
     /// ```
     pub const fn wait_from(self, now: Timestamp) -> Option<Duration> {

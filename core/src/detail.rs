@@ -1,6 +1,7 @@
 use crate::{Denied, Limiter, Retry, Timestamp};
 
-/// What one limiter would say to a request: from [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) and
+/// What one limiter would say to a request: from
+/// [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) and
 /// [`AllOf::explain_at`](crate::AllOf::explain_at). Nothing has happened by asking.
 ///
 /// ```
@@ -11,7 +12,10 @@ use crate::{Denied, Limiter, Retry, Timestamp};
 /// bucket.try_acquire_at(now, 3)?;
 /// let detail = bucket.explain_at(now, 4);
 /// assert!(!detail.is_allowed());
-/// assert_eq!((detail.available, detail.retry), (2, Retry::At(Timestamp::from_secs(11))));
+/// assert_eq!(
+///     (detail.available, detail.retry),
+///     (2, Retry::At(Timestamp::from_secs(11)))
+/// );
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +34,11 @@ impl Detail {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
-    /// assert!(Concurrency::new(1).explain_at(Timestamp::ZERO, 1).is_allowed());
+    /// assert!(
+    ///     Concurrency::new(1)
+    ///         .explain_at(Timestamp::ZERO, 1)
+    ///         .is_allowed()
+    /// );
     /// ```
     pub const fn is_allowed(&self) -> bool {
         self.decision.is_ok()
@@ -43,6 +51,10 @@ impl Detail {
             Ok(()) => Retry::At(now),
             Err(denied) => limiter.retry(denied),
         };
-        Self { decision, available: limiter.available_at(now), retry }
+        Self {
+            decision,
+            available: limiter.available_at(now),
+            retry,
+        }
     }
 }

@@ -5,11 +5,11 @@
 //!          50 % - - - - __------------__  -___- - - - - - - - -
 //!                 ___---                      ---___
 //!   slow                                |-- hold --|
-//!   warn               |------ hold ------|---------- hold ----|    started again, as it was still reached
+//!   warn               |------ hold ------|---------- hold ----|  started again: still reached
 //! ```
 //!
-//! A threshold is reached while as much is used, and its decision holds while it is reached or its word is on. The words say
-//! nothing to the limiter: they never deny.
+//! A threshold is reached while as much is used, and its decision holds while it is reached or its
+//! word is on. The words say nothing to the limiter: they never deny.
 
 use core::time::Duration;
 
@@ -21,34 +21,37 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Setting,
-    SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
+    Setting, SettingsError, Timestamp,
 };
 
-/// A limiter with thresholds below its limit, each with a decision of its own: warn at half, slow down at 80 %, and deny by the
-/// limit itself.
+/// A limiter with thresholds below its limit, each with a decision of its own: warn at half, slow
+/// down at 80 %, and deny by the limit itself.
 ///
-/// After each grant the permits in use (or counted, by a limiter whose permits come back by time: capacity less available) are
-/// compared with each threshold. One that is reached holds its decision, from then on, for at least the threshold's `hold`, also
-/// if the use falls meanwhile; reached after that, it holds anew. A denial counts as if all permits were in use, unless more was
-/// asked for than there can ever be. A probe (`n = 0`) and the questions below start no hold.
+/// After each grant the permits in use (or counted, by a limiter whose permits come back by time:
+/// capacity less available) are compared with each threshold. One that is reached holds its
+/// decision, from then on, for at least the threshold's `hold`, also if the use falls meanwhile;
+/// reached after that, it holds anew. A denial counts as if all permits were in use, unless more
+/// was asked for than there can ever be. A probe (`n = 0`) and the questions below start no hold.
 ///
 /// In an [`AllOf`](crate::AllOf) a grant starts holds once all limits have granted, so one that is
 /// rolled back starts none. A denial by the limiter inside starts holds also there, even if another
 /// part of the same composition, which names that limiter in another way, has the permits. Where a
 /// composition waits in a queue, a grant that the queue takes back leaves its holds.
 ///
-/// **Bound.** That of the limiter inside. A decision is advice: what follows from it is up to the caller. Of those who take at
-/// once, the last one sees the use of all; what is released before anybody has looked may go unseen.
+/// **Bound.** That of the limiter inside. A decision is advice: what follows from it is up to the
+/// caller. Of those who take at once, the last one sees the use of all; what is released before
+/// anybody has looked may go unseen.
 ///
 /// **Cost.** A grant pays a look at what is available, and for each threshold a load and two
 /// comparisons; in a composition, a call through a pointer more. It writes only where a hold
 /// starts, and to clear a word that has been over for the [`staleness`](Self::staleness); so does a
 /// denial. Lock-free where the limiter inside is; all accesses are `Relaxed`.
 ///
-/// **Horizon.** The words wrap. A hold is seen by every `now` up to [`staleness`](Self::staleness) older than the newest one.
-/// After a hold and then whole multiples of [`horizon`](Self::horizon) without a grant, a decision may stand once more for at
-/// most the hold and that staleness, or end early once.
+/// **Horizon.** The words wrap. A hold is seen by every `now` up to [`staleness`](Self::staleness)
+/// older than the newest one. After a hold and then whole multiples of [`horizon`](Self::horizon)
+/// without a grant, a decision may stand once more for at most the hold and that staleness, or end
+/// early once.
 ///
 /// Source: the thresholds of ATS, each with a decision type and a `minDecisionDuration`.
 ///
@@ -66,8 +69,16 @@ use crate::{
 /// static LIMIT: Escalation<Concurrency, Advice, 2> = Escalation::new(
 ///     Concurrency::new(10),
 ///     [
-///         Threshold { used: 5, hold: HOLD, decision: Advice::Warn },
-///         Threshold { used: 8, hold: HOLD, decision: Advice::SlowDown },
+///         Threshold {
+///             used: 5,
+///             hold: HOLD,
+///             decision: Advice::Warn,
+///         },
+///         Threshold {
+///             used: 8,
+///             hold: HOLD,
+///             decision: Advice::SlowDown,
+///         },
 ///     ],
 /// );
 ///
@@ -77,7 +88,11 @@ use crate::{
 /// let more = LIMIT.try_acquire_at(at(3), 4)?;
 /// assert_eq!(LIMIT.decision_at(at(3)), Some(&Advice::SlowDown));
 /// drop((half, more));
-/// assert_eq!(LIMIT.decision_at(at(7)), Some(&Advice::SlowDown), "it holds for 5 s");
+/// assert_eq!(
+///     LIMIT.decision_at(at(7)),
+///     Some(&Advice::SlowDown),
+///     "it holds for 5 s"
+/// );
 /// assert_eq!(LIMIT.decision_at(at(8)), None);
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
@@ -95,15 +110,20 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::Threshold;
-/// let warn = Threshold { used: 80, hold: Duration::from_secs(5), decision: "warn" };
+/// let warn = Threshold {
+///     used: 80,
+///     hold: Duration::from_secs(5),
+///     decision: "warn",
+/// };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Threshold<D> {
-    /// The permits in use, or counted, that reach it: at least 1, and more than those of the threshold before it. More than the
-    /// limiter's capacity are never reached.
+    /// The permits in use, or counted, that reach it: at least 1, and more than those of the
+    /// threshold before it. More than the limiter's capacity are never reached.
     pub used: u64,
-    /// How long the decision holds at least: up to 292 years; with zero, only as long as the threshold is reached.
+    /// How long the decision holds at least: up to 292 years; with zero, only as long as the
+    /// threshold is reached.
     pub hold: Duration,
     /// What is decided.
     pub decision: D,
@@ -115,7 +135,8 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
         ///
         /// # Panics
         ///
-        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that is a compile error.
+        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
+        /// is a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -139,14 +160,16 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// # Errors
     ///
-    /// [`SettingsError`], if a threshold is zero or not above the one before it, or a hold is longer than 292 years.
+    /// [`SettingsError`], if a threshold is zero or not above the one before it, or a hold is
+    /// longer than 292 years.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, SettingsError, Setting, Threshold};
     /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
     /// assert!(Escalation::<_, _, 2, u32>::try_new(Concurrency::new(10), [at(5), at(8)]).is_ok());
-    /// let refused = Escalation::<_, _, 2, u32>::try_new(Concurrency::new(10), [at(5), at(5)]).unwrap_err();
+    /// let refused =
+    ///     Escalation::<_, _, 2, u32>::try_new(Concurrency::new(10), [at(5), at(5)]).unwrap_err();
     /// assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Threshold, min: 6 });
     /// ```
     pub fn try_new(limiter: L, thresholds: [Threshold<D>; N]) -> Result<Self, SettingsError> {
@@ -173,24 +196,43 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold};
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
-    /// assert_eq!(Escalation::new(Concurrency::new(10), [warn]).thresholds(), &[warn]);
+    /// let warn = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::from_secs(5),
+    ///     decision: "warn",
+    /// };
+    /// assert_eq!(
+    ///     Escalation::new(Concurrency::new(10), [warn]).thresholds(),
+    ///     &[warn]
+    /// );
     /// ```
     pub const fn thresholds(&self) -> &[Threshold<D>; N] {
         &self.thresholds
     }
 
-    /// How much older than the newest `now` another one may be to find the holds that that one has started: at least one second.
-    /// Without holds, any age.
+    /// How much older than the newest `now` another one may be to find the holds that that one has
+    /// started: at least one second. Without holds, any age.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold};
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
-    /// assert!(Escalation::new(Concurrency::new(10), [warn]).staleness() >= Duration::from_secs(1));
+    /// let warn = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::from_secs(5),
+    ///     decision: "warn",
+    /// };
+    /// assert!(
+    ///     Escalation::new(Concurrency::new(10), [warn]).staleness()
+    ///         >= Duration::from_secs(1)
+    /// );
     /// ```
     pub fn staleness(&self) -> Duration {
-        self.holds.iter().flatten().map(Hold::staleness).min().unwrap_or(Duration::MAX)
+        self.holds
+            .iter()
+            .flatten()
+            .map(Hold::staleness)
+            .min()
+            .unwrap_or(Duration::MAX)
     }
 
     /// After how long the first word repeats: see the type's documentation. Without holds, never.
@@ -198,11 +240,23 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold};
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
-    /// assert!(Escalation::new(Concurrency::new(10), [warn]).horizon() > Duration::from_secs(3_600));
+    /// let warn = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::from_secs(5),
+    ///     decision: "warn",
+    /// };
+    /// assert!(
+    ///     Escalation::new(Concurrency::new(10), [warn]).horizon()
+    ///         > Duration::from_secs(3_600)
+    /// );
     /// ```
     pub fn horizon(&self) -> Duration {
-        self.holds.iter().flatten().map(Hold::horizon).min().unwrap_or(Duration::MAX)
+        self.holds
+            .iter()
+            .flatten()
+            .map(Hold::horizon)
+            .min()
+            .unwrap_or(Duration::MAX)
     }
 
     /// The limiter inside.
@@ -224,8 +278,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
 }
 
 impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
-    /// Takes `n` permits at `now`, and starts the holds of the thresholds that are reached by that. With `n = 0` it takes
-    /// nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits at `now`, and starts the holds of the thresholds that are reached by that.
+    /// With `n = 0` it takes nothing, and is answered as a request for 1 would be.
     ///
     /// # Errors
     ///
@@ -234,22 +288,35 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
+    /// let warn = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::from_secs(5),
+    ///     decision: "warn",
+    /// };
     /// let limit = Escalation::new(Concurrency::new(10), [warn]);
     /// assert!(limit.try_acquire_at(Timestamp::ZERO, 8).is_ok());
-    /// assert_eq!(limit.decision_at(Timestamp::from_secs(4)), Some(&"warn"), "though it was released at once");
+    /// assert_eq!(
+    ///     limit.decision_at(Timestamp::from_secs(4)),
+    ///     Some(&"warn"),
+    ///     "though it was released at once"
+    /// );
     /// ```
     #[inline]
     pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The decision of the highest threshold that is reached at `now`, or whose hold is on; `None` if there is none.
+    /// The decision of the highest threshold that is reached at `now`, or whose hold is on; `None`
+    /// if there is none.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
-    /// let warn = Threshold { used: 8, hold: Duration::ZERO, decision: "warn" };
+    /// let warn = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::ZERO,
+    ///     decision: "warn",
+    /// };
     /// let limit = Escalation::new(Concurrency::new(10), [warn]);
     /// let lease = limit.try_acquire_at(Timestamp::ZERO, 8)?;
     /// assert_eq!(limit.decision_at(Timestamp::ZERO), Some(&"warn"));
@@ -259,7 +326,9 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     pub fn decision_at(&self, now: Timestamp) -> Option<&D> {
         let highest = self.decisions_at(now).iter().rposition(|&holds| holds)?;
-        self.thresholds.get(highest).map(|threshold| &threshold.decision)
+        self.thresholds
+            .get(highest)
+            .map(|threshold| &threshold.decision)
     }
 
     /// Whether the decision of each threshold holds at `now`: it is reached, or its hold is on.
@@ -267,8 +336,16 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
-    /// let warn = Threshold { used: 5, hold: Duration::ZERO, decision: "warn" };
-    /// let slow = Threshold { used: 8, hold: Duration::from_secs(5), decision: "slow down" };
+    /// let warn = Threshold {
+    ///     used: 5,
+    ///     hold: Duration::ZERO,
+    ///     decision: "warn",
+    /// };
+    /// let slow = Threshold {
+    ///     used: 8,
+    ///     hold: Duration::from_secs(5),
+    ///     decision: "slow down",
+    /// };
     /// let limit = Escalation::new(Concurrency::new(10), [warn, slow]);
     /// drop(limit.try_acquire_at(Timestamp::ZERO, 8)?);
     /// assert_eq!(limit.decisions_at(Timestamp::ZERO), [false, true]);
@@ -280,19 +357,26 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         for ((decision, threshold), (hold, word)) in
             decisions.iter_mut().zip(&self.thresholds).zip(self.words())
         {
-            *decision =
-                used >= threshold.used || hold.is_some_and(|hold| hold.is_on(word.load(Relaxed), now));
+            *decision = used >= threshold.used
+                || hold.is_some_and(|hold| hold.is_on(word.load(Relaxed), now));
         }
         decisions
     }
 
     fn used_at(&self, now: Timestamp) -> u64 {
-        self.limiter.capacity().saturating_sub(self.limiter.available_at(now))
+        self.limiter
+            .capacity()
+            .saturating_sub(self.limiter.available_at(now))
     }
 
     /// Starts the holds that follow from what `limiter` has decided.
     #[inline(always)]
-    fn note(&self, now: Timestamp, n: u32, decision: Result<Receipt, Denied>) -> Result<Receipt, Denied> {
+    fn note(
+        &self,
+        now: Timestamp,
+        n: u32,
+        decision: Result<Receipt, Denied>,
+    ) -> Result<Receipt, Denied> {
         let used = match decision {
             _ if n == 0 => return decision,
             Ok(_) => self.used_at(now),
@@ -371,7 +455,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.capacity()
     }
 
-    /// In use while a hold is on; else as the limiter inside, but not since before the end of the last hold.
+    /// In use while a hold is on; else as the limiter inside, but not since before the end of the
+    /// last hold.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         self.words().fold(inner, |idle, (hold, word)| match hold {
@@ -390,7 +475,12 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 }
 
 impl<L: Limiter, D, const N: usize, W: Word> TakeThen for Escalation<L, D, N, W> {
-    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
         let granted = take_then(&self.limiter, now, n, rest);
         let _ = match granted {
             Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
@@ -411,11 +501,16 @@ const fn holds<D, W: Word, const N: usize>(
     while index < N {
         let threshold = &thresholds[index];
         if threshold.used == 0 {
-            return Err(SettingsError::Zero { setting: Setting::Threshold });
+            return Err(SettingsError::Zero {
+                setting: Setting::Threshold,
+            });
         }
         if index > 0 && threshold.used <= thresholds[index - 1].used {
             let min = thresholds[index - 1].used.saturating_add(1);
-            return Err(SettingsError::TooSmall { setting: Setting::Threshold, min });
+            return Err(SettingsError::TooSmall {
+                setting: Setting::Threshold,
+                min,
+            });
         }
         if !threshold.hold.is_zero() {
             holds[index] = match Hold::new(threshold.hold, None, None) {

@@ -1,8 +1,10 @@
-//! Time cut into equal steps from an origin: the index of the step that an instant lies in, without a division.
+//! Time cut into equal steps from an origin: the index of the step that an instant lies in, without
+//! a division.
 //!
-//! A quotient by a fixed divisor is a multiplication by its reciprocal (Granlund and Montgomery, "Division
-//! by Invariant Integers using Multiplication", 1994). With `reciprocal = floor((2^64 - 1) / step)` the high
-//! half of the product is the quotient or one less, for every `u64`: one comparison corrects it.
+//! A quotient by a fixed divisor is a multiplication by its reciprocal (Granlund and Montgomery,
+//! "Division by Invariant Integers using Multiplication", 1994). With `reciprocal =
+//! floor((2^64 - 1) / step)` the high half of the product is the quotient or one less, for every
+//! `u64`: one comparison corrects it.
 
 use crate::Timestamp;
 
@@ -18,7 +20,11 @@ impl Grid {
     pub(crate) const fn new(origin: Timestamp, step: u64) -> Self {
         debug_assert!(step >= 1 && step <= 1 << 63);
         let origin = if step == 1 { 0 } else { origin.as_nanos() };
-        Self { origin, step, reciprocal: reciprocal(step) }
+        Self {
+            origin,
+            step,
+            reciprocal: reciprocal(step),
+        }
     }
 
     pub(crate) const fn step(&self) -> u64 {
@@ -29,8 +35,8 @@ impl Grid {
         Timestamp::from_nanos(self.origin)
     }
 
-    /// The index of the step that `now` lies in. Where steps are longer than 1 ns, an instant before the origin counts as the
-    /// origin.
+    /// The index of the step that `now` lies in. Where steps are longer than 1 ns, an instant
+    /// before the origin counts as the origin.
     #[inline(always)]
     pub(crate) const fn index(&self, now: Timestamp) -> u64 {
         self.split(now).0
@@ -38,7 +44,8 @@ impl Grid {
 
     /// The index of the step that `now` lies in, and how far into it `now` is.
     ///
-    /// Steps of 1 ns are counted from time zero, whatever the origin: the position of the origin is [`index`](Self::index) of it.
+    /// Steps of 1 ns are counted from time zero, whatever the origin: the position of the origin is
+    /// [`index`](Self::index) of it.
     #[inline(always)]
     pub(crate) const fn split(&self, now: Timestamp) -> (u64, u64) {
         if self.step == 1 {
@@ -71,12 +78,17 @@ pub(crate) const fn reciprocal(step: u64) -> u64 {
     u64::MAX / step
 }
 
-/// `value / step` and `value % step`, by the step's [`reciprocal`]. By any other number, it is of no meaning, but no panic.
+/// `value / step` and `value % step`, by the step's [`reciprocal`]. By any other number, it is of
+/// no meaning, but no panic.
 #[inline(always)]
 pub(crate) const fn divide(value: u64, step: u64, reciprocal: u64) -> (u64, u64) {
     let quotient = ((value as u128 * reciprocal as u128) >> 64) as u64;
     let rest = value.wrapping_sub(quotient.wrapping_mul(step));
-    if rest >= step { (quotient.wrapping_add(1), rest.wrapping_sub(step)) } else { (quotient, rest) }
+    if rest >= step {
+        (quotient.wrapping_add(1), rest.wrapping_sub(step))
+    } else {
+        (quotient, rest)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -87,10 +99,20 @@ mod tests {
     fn the_quotient_is_exact_at_every_edge_of_every_size() {
         let interesting = |bits: u32| {
             let power = 1u64 << bits;
-            [power - 1, power, power + 1, power | (power >> 1), power / 3 + 1, power / 7 + 2]
+            [
+                power - 1,
+                power,
+                power + 1,
+                power | (power >> 1),
+                power / 3 + 1,
+                power / 7 + 2,
+            ]
         };
         let mut checked = 0u64;
-        for step in (0..63).flat_map(interesting).chain([1 << 63, 999_999_937, 86_400_000_000_000]) {
+        for step in (0..63)
+            .flat_map(interesting)
+            .chain([1 << 63, 999_999_937, 86_400_000_000_000])
+        {
             if step == 0 || step > 1 << 63 {
                 continue;
             }
@@ -98,7 +120,11 @@ mod tests {
             let multiples = (0..64).map(|bits| (u64::MAX >> bits) / step * step);
             for value in (0..63).flat_map(interesting).chain(multiples) {
                 for value in [value.wrapping_sub(1), value, value.wrapping_add(1)] {
-                    assert_eq!(grid.divide(value), (value / step, value % step), "{value} by {step}");
+                    assert_eq!(
+                        grid.divide(value),
+                        (value / step, value % step),
+                        "{value} by {step}"
+                    );
                     checked += 1;
                 }
             }

@@ -6,9 +6,10 @@
 //!    off    | on: written once           | off           | off, and the word may be cleared
 //! ```
 //!
-//! Invariant: `until` is 0, which is never on, or lies at least the wait after the instant that started it; it moves only when
-//! it is not on, and then ahead. Three transitions, each one compare-exchange: *start*, where it is not on; *clear*, once it has
-//! been over for the staleness, so that nobody who is late takes a cleared word for one that is over; and *end*, at any time.
+//! Invariant: `until` is 0, which is never on, or lies at least the wait after the instant that
+//! started it; it moves only when it is not on, and then ahead. Three transitions, each one
+//! compare-exchange: *start*, where it is not on; *clear*, once it has been over for the staleness,
+//! so that nobody who is late takes a cleared word for one that is over; and *end*, at any time.
 //!
 //! Seen from `now`, the wrapped distance to `until` is read off one circle:
 //!
@@ -32,8 +33,8 @@ use crate::{Idle, Retry, Setting, SettingsError, Timestamp};
 /// The word of what has never been on, or has been over for long.
 pub(crate) const NEVER: u64 = 0;
 
-/// How long something stays on, and in which ticks its word counts. The word stands beside it, so that one setting can serve an
-/// array of them.
+/// How long something stays on, and in which ticks its word counts. The word stands beside it, so
+/// that one setting can serve an array of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold<W: Word> {
     /// From the tick that a start is rounded up to, to the one at which it is over.
@@ -45,8 +46,8 @@ pub(crate) struct Hold<W: Word> {
 }
 
 impl<W: Word> Hold<W> {
-    /// On for at least `wait`, 1 ns to 292 years. The tick is the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits, and
-    /// after an hour or more the word comes around.
+    /// On for at least `wait`, 1 ns to 292 years. The tick is the finest of 1 ns, 10 ns, 100 ns,
+    /// ... in which the wait fits, and after an hour or more the word comes around.
     pub(crate) const fn new(
         wait: Duration,
         tick: Option<Duration>,
@@ -69,7 +70,9 @@ impl<W: Word> Hold<W> {
         let mut tick = 1;
         loop {
             match Self::fit(wait, tick, staleness) {
-                Ok(hold) if W::MASK as u128 * tick as u128 >= settings::FAR_ENOUGH => return Ok(hold),
+                Ok(hold) if W::MASK as u128 * tick as u128 >= settings::FAR_ENOUGH => {
+                    return Ok(hold);
+                }
                 Err(error) if tick > u64::MAX / 10 => return Err(error),
                 _ => tick *= 10,
             }
@@ -81,7 +84,10 @@ impl<W: Word> Hold<W> {
         let span = wait.div_ceil(tick);
         // One more for a start that is rounded up, and one for an end that would read as `NEVER`.
         let reach = span as u128 + 2;
-        let scale = Scale { step: tick, gain: 1 };
+        let scale = Scale {
+            step: tick,
+            gain: 1,
+        };
         match settings::staleness(range, reach, staleness, None, scale) {
             Ok(staleness) => Ok(Self {
                 span: narrow(span),
@@ -91,11 +97,17 @@ impl<W: Word> Hold<W> {
             }),
             Err(Misfit::Staleness | Misfit::Second) => {
                 let max = ((range / 4) as u64).saturating_mul(tick);
-                Err(SettingsError::TooLarge { setting: Setting::Staleness, max })
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Staleness,
+                    max,
+                })
             }
             Err(Misfit::Reach) => {
                 let max = ((range / 4 - 2) as u64).saturating_mul(tick);
-                Err(SettingsError::TooLarge { setting: Setting::Wait, max })
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Wait,
+                    max,
+                })
             }
         }
     }
@@ -107,7 +119,11 @@ impl<W: Word> Hold<W> {
             return None;
         }
         let distance = until.wrapping_sub(self.ticks.index(now)) & W::MASK;
-        if distance != 0 && distance <= self.on.into() { Some(distance) } else { None }
+        if distance != 0 && distance <= self.on.into() {
+            Some(distance)
+        } else {
+            None
+        }
     }
 
     #[inline(always)]
@@ -115,10 +131,18 @@ impl<W: Word> Hold<W> {
         self.ahead(until, now).is_some()
     }
 
-    /// When a request at `now` may come back that `inner` would let come back: not before this is over.
+    /// When a request at `now` may come back that `inner` would let come back: not before this is
+    /// over.
     pub(crate) fn retry(&self, until: u64, now: Timestamp, inner: Retry) -> Retry {
-        let Some(ahead) = self.ahead(until, now) else { return inner };
-        match self.ticks.index(now).checked_add(ahead).and_then(|end| self.ticks.start(end)) {
+        let Some(ahead) = self.ahead(until, now) else {
+            return inner;
+        };
+        match self
+            .ticks
+            .index(now)
+            .checked_add(ahead)
+            .and_then(|end| self.ticks.start(end))
+        {
             Some(end) => inner.longer(Retry::At(end), now),
             None => Retry::Never,
         }
@@ -127,7 +151,10 @@ impl<W: Word> Hold<W> {
     /// Starts it at `now`, unless it is on. Of those who start it at once, one does.
     pub(crate) fn start(&self, word: &AtomicWord<W>, now: Timestamp) {
         let (tick, into) = self.ticks.split(now);
-        let end = tick.wrapping_add(u64::from(into != 0)).wrapping_add(self.span.into()) & W::MASK;
+        let end = tick
+            .wrapping_add(u64::from(into != 0))
+            .wrapping_add(self.span.into())
+            & W::MASK;
         let end = if end == NEVER { end + 1 } else { end };
         let mut until = word.load(Relaxed);
         while !self.is_on(until, now) {
@@ -138,8 +165,8 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Clears `word`, of which `until` was read, if it has been over for so long at `now` that nobody who is late would find it
-    /// on.
+    /// Clears `word`, of which `until` was read, if it has been over for so long at `now` that
+    /// nobody who is late would find it on.
     #[inline(always)]
     pub(crate) fn clear(&self, word: &AtomicWord<W>, until: u64, now: Timestamp) {
         if until == NEVER {
@@ -164,7 +191,8 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Whether a limiter that is `inner` at `now` is as good as new: not while this is on, nor earlier than it ended.
+    /// Whether a limiter that is `inner` at `now` is as good as new: not while this is on, nor
+    /// earlier than it ended.
     pub(crate) fn idle(&self, until: u64, now: Timestamp, inner: Idle) -> Idle {
         if self.is_on(until, now) {
             return Idle::InUse;
@@ -173,14 +201,18 @@ impl<W: Word> Hold<W> {
             Idle::Since(since) if until != NEVER => {
                 let tick = self.ticks.index(now);
                 let passed = tick.wrapping_sub(until) & W::MASK;
-                let end = self.ticks.start(tick.saturating_sub(passed)).unwrap_or(Timestamp::MAX);
+                let end = self
+                    .ticks
+                    .start(tick.saturating_sub(passed))
+                    .unwrap_or(Timestamp::MAX);
                 Idle::Since(since.max(end))
             }
             inner => inner,
         }
     }
 
-    /// How much older than the newest `now` another one may be, to find on what that one has started.
+    /// How much older than the newest `now` another one may be, to find on what that one has
+    /// started.
     pub(crate) fn staleness(&self) -> Duration {
         self.span_of(self.staleness.into())
     }

@@ -12,7 +12,8 @@ use crate::line::Address;
 use crate::metadata::Metadata;
 use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
-/// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or [`KeyedArray`](crate::KeyedArray). Sealed.
+/// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
+/// [`KeyedArray`](crate::KeyedArray). Sealed.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Key, Keyed, Keys, Line, Seed};
@@ -24,16 +25,22 @@ use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Times
 /// assert_eq!(available(&table, "alice"), 3);
 /// ```
 pub trait Keys: sealed::Table {
-    /// Where the limiter of `key` under the limit number `limit` is to be found; `None` if there is no such limit.
+    /// Where the limiter of `key` under the limit number `limit` is to be found; `None` if there is
+    /// no such limit.
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
 }
 
-/// A table that a keyed queue can own: as [`QueueLimiter`](crate::QueueLimiter) for the limiter of a key. The table's memory belongs to it alone. Sealed.
+/// A table that a keyed queue can own: as [`QueueLimiter`](crate::QueueLimiter) for the limiter of
+/// a key. The table's memory belongs to it alone. Sealed.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Keyed, Line, QueueKeys, Seed};
 /// fn waits(_: impl QueueKeys) {}
-/// waits(Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new()));
+/// waits(Keyed::new(
+///     Concurrency::new(3),
+///     Line::for_keys(100),
+///     Seed::new(),
+/// ));
 /// ```
 pub trait QueueKeys: Keys {
     /// Whether others may take from a key's limiter past the queue.
@@ -72,22 +79,34 @@ pub(crate) mod sealed {
         fn idle(&self, address: &Address, now: Timestamp) -> Idle;
         fn retry(&self, address: &Address, denied: Denied) -> Retry;
         fn capacity(&self, address: &Address) -> u64;
-        /// Has the key's own limiter offer, and returns whether it did; else offers what every limiter can say.
-        fn metadata(&self, _: &Address, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) -> bool {
+        /// Has the key's own limiter offer, and returns whether it did; else offers what every
+        /// limiter can say.
+        fn metadata(
+            &self,
+            _: &Address,
+            _: Timestamp,
+            _: Option<Denied>,
+            _: &mut Metadata<'_>,
+        ) -> bool {
             false
         }
     }
 }
 
-/// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry anew at each call.
+/// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and
+/// [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry
+/// anew at each call.
 ///
 /// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Keyed, Lease, Line, Seed, Timestamp};
 ///
-/// static DOWNLOADS: Keyed<Concurrency, [Line; 64]> =
-///     Keyed::new(Concurrency::new(1), [const { Line::new() }; 64], Seed::new());
+/// static DOWNLOADS: Keyed<Concurrency, [Line; 64]> = Keyed::new(
+///     Concurrency::new(1),
+///     [const { Line::new() }; 64],
+///     Seed::new(),
+/// );
 ///
 /// let lease = Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1)?;
 /// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_err());
@@ -99,7 +118,8 @@ pub(crate) mod sealed {
 pub struct Key<'t, T>(KeyLimiter<'t, T>);
 
 impl<T: Table> Key<'_, T> {
-    /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the table.
+    /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the
+    /// table.
     ///
     /// # Errors
     ///
@@ -109,7 +129,12 @@ impl<T: Table> Key<'_, T> {
     /// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};
     /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
     /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
-    /// assert!(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// assert!(
+    ///     table
+    ///         .key("alice")
+    ///         .try_acquire_at(Timestamp::ZERO, 1)
+    ///         .is_err()
+    /// );
     /// drop(lease);
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
@@ -197,7 +222,11 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
     }
 
     fn composed(&self) -> Option<&dyn Composed> {
-        if self.table.is_composed() { Some(self) } else { None }
+        if self.table.is_composed() {
+            Some(self)
+        } else {
+            None
+        }
     }
 
     #[inline]
@@ -243,7 +272,12 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
 }
 
 impl<T: Table> TakeThen for KeyLimiter<'_, T> {
-    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
         self.table.take_then(&self.address, now, n, rest)
     }
 }

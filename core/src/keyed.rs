@@ -1,4 +1,5 @@
-//! A table of limiters by key; see [`line`](crate::line) for the state, the transitions and the invariant.
+//! A table of limiters by key; see [`line`](crate::line) for the state, the transitions and the
+//! invariant.
 
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
@@ -11,7 +12,8 @@ use crate::line::{Address, Found, Held, Line};
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::{
-    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Retry, Seed, Timestamp, TokenBucket, Word,
+    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Retry, Seed, Timestamp,
+    TokenBucket, Word,
 };
 
 /// A limiter that a [`Keyed`] table can hold in one word for each key. Sealed.
@@ -30,15 +32,17 @@ impl KeyedLimit for TokenBucket<KeyedWord> {}
 impl KeyedLimit for FixedWindow<KeyedWord> {}
 impl<W: Word> KeyedLimit for Concurrency<W> {}
 
-/// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without allocation, 8 bytes an entry (4 on
-/// targets without 64-bit atomics).
+/// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without
+/// allocation, 8 bytes an entry (4 on targets without 64-bit atomics).
 ///
-/// `L` is the limit that each key has, or one of `N` limits, chosen with each key (say, reads and writes of one user, or plans that
-/// differ). `M` is the storage, given by you: `[Line; 1024]` in a static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S`
-/// hashes the keys: a [`Seed`], or any `BuildHasher`. [`key`](Self::key) gives a limiter like any other: it can be one of
-/// [`AllOf`](crate::AllOf), wrapped, and asked for its retry time.
+/// `L` is the limit that each key has, or one of `N` limits, chosen with each key (say, reads and
+/// writes of one user, or plans that differ). `M` is the storage, given by you: `[Line; 1024]` in a
+/// static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S` hashes the
+/// keys: a [`Seed`], or any `BuildHasher`. [`key`](Self::key) gives a limiter like any other: it
+/// can be one of [`AllOf`](crate::AllOf), wrapped, and asked for its retry time.
 ///
-/// **Bound.** Each key is granted no more than its limit promises, however many keys come, and whoever chooses them.
+/// **Bound.** Each key is granted no more than its limit promises, however many keys come, and
+/// whoever chooses them.
 ///
 /// Each key's limiter starts full, whatever permits its settings say that a bucket starts with
 /// ([`initial`](crate::TokenBucketBuilder::initial) is not looked at): as if it had been there for
@@ -46,28 +50,38 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 /// full; with fewer permits it would lose some. And a key that starts with none would never be
 /// granted any: a denial writes nothing, so each of its requests would be the first one.
 ///
-/// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key only when its limiter has been as good
-/// as new for the [staleness](Self::staleness): nobody can tell then. If all that a key could use (16 entries, in two lines) are in use, it
-/// is denied, [`Denied::Crowded`], and counted (and told to ask again after the staleness); it is never given a fresh one at another's cost. Reading and probing create
-/// nothing.
+/// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key
+/// only when its limiter has been as good as new for the [staleness](Self::staleness): nobody can
+/// tell then. If all that a key could use (16 entries, in two lines) are in use, it is denied,
+/// [`Denied::Crowded`], and counted (and told to ask again after the staleness); it is never given
+/// a fresh one at another's cost. Reading and probing create nothing.
 ///
-/// **Keys.** An entry knows its key by its line and by 20 bits of its hash, less those that tell `N` limits apart. A key finds
-/// a stranger in its own entry with a chance of about 1 in 130,000 in a half full table and 1 in 65,000 in a full one (of one limit; with `N`, as many times
-/// as often as `N`, rounded up to a power of two); both then share one limit: fewer permits for each, never more. So whoever makes up keys by the hundred thousand, and looks at what is left of each, finds one
-/// that shares with somebody, and can use up that limit. On targets without 64-bit atomics there are 11 bits, and a key meets a stranger with a chance of 1 in 256, or 1 in 128 in a
-/// full table: for the few keys of a small system, best known beforehand.
+/// **Keys.** An entry knows its key by its line and by 20 bits of its hash, less those that tell
+/// `N` limits apart. A key finds a stranger in its own entry with a chance of about 1 in 130,000 in
+/// a half full table and 1 in 65,000 in a full one (of one limit; with `N`, as many times as often
+/// as `N`, rounded up to a power of two); both then share one limit: fewer permits for each, never
+/// more. So whoever makes up keys by the hundred thousand, and looks at what is left of each, finds
+/// one that shares with somebody, and can use up that limit. On targets without 64-bit atomics
+/// there are 11 bits, and a key meets a stranger with a chance of 1 in 256, or 1 in 128 in a full
+/// table: for the few keys of a small system, best known beforehand.
 ///
-/// **Cost.** A hash, and for nearly all keys one cache line; then what the limiter costs, with one compare-exchange. The first
-/// grant of a key, and each that comes after its entry was forgotten, reads the second line as well, and writes twice. A denial writes nothing, but a
-/// counter if the table is full. Lock-free, except that a key is denied while another thread is just claiming an entry for it, and has been stopped in it.
+/// **Cost.** A hash, and for nearly all keys one cache line; then what the limiter costs, with one
+/// compare-exchange. The first grant of a key, and each that comes after its entry was forgotten,
+/// reads the second line as well, and writes twice. A denial writes nothing, but a counter if the
+/// table is full. Lock-free, except that a key is denied while another thread is just claiming an
+/// entry for it, and has been stopped in it.
 ///
-/// **Memory.** 8 bytes an entry, and for half full 16 bytes a key; half of that on targets without 64-bit atomics.
+/// **Memory.** 8 bytes an entry, and for half full 16 bytes a key; half of that on targets without
+/// 64-bit atomics.
 ///
-/// Source: the partitioned limiter of the .NET rate limiting proposal; tables of buckets with a few places for a key, as in
-/// cuckoo hashing (Pagh and Rodler, 2001) without moving.
+/// Source: the partitioned limiter of the .NET rate limiting proposal; tables of buckets with a few
+/// places for a key, as in cuckoo hashing (Pagh and Rodler, 2001) without moving.
 ///
 /// ```
-/// use portcullis_core::{Keyed, KeyedWord, Line, LimiterExt, Rate, Seed, SettingsError, Timestamp, TokenBucket};
+/// use portcullis_core::{
+///     Keyed, KeyedWord, LimiterExt, Line, Rate, Seed, SettingsError, Timestamp,
+///     TokenBucket,
+/// };
 ///
 /// static USERS: Keyed<TokenBucket<KeyedWord>, [Line; 1024]> = Keyed::new(
 ///     match TokenBucket::builder(Rate::per_second(10), 2).build_on() {
@@ -98,7 +112,8 @@ impl<L, M, S> Keyed<L, M, S> {
         ///
         /// ```
         /// # use portcullis_core::{Concurrency, Keyed, Line, LimiterExt, Timestamp};
-        /// let downloads = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), std::hash::RandomState::new());
+        /// let seed = std::hash::RandomState::new();
+        /// let downloads = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), seed);
         /// let alice = downloads.key("alice");
         /// let first = alice.try_acquire_at(Timestamp::ZERO, 1);
         /// assert!(first.is_ok() && alice.try_acquire_at(Timestamp::ZERO, 1).is_err());
@@ -114,7 +129,8 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     const LIMIT_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
 
     const_unless_loom! {
-        /// A table with several limits, 1 to 256: which one applies is chosen with each [key](Self::key_of).
+        /// A table with several limits, 1 to 256: which one applies is chosen with each
+        /// [key](Self::key_of).
         ///
         /// ```
         /// # use core::time::Duration;
@@ -122,13 +138,14 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
         /// const READ: usize = 0;
         /// const WRITE: usize = 1;
         /// let window = |limit| FixedWindow::builder(limit, Duration::from_secs(60)).build_on();
-        /// let users = Keyed::with_limits([window(100)?, window(5)?], Line::for_keys(1_000), Seed::new());
+        /// let users =
+        ///     Keyed::with_limits([window(100)?, window(5)?], Line::for_keys(1_000), Seed::new());
         ///
         /// let now = Timestamp::from_secs(9);
         /// let alice = |limit| users.key_of(limit, "alice").expect("is a limit of the table");
         /// assert!(alice(WRITE).try_acquire_at(now, 5).is_ok());
         /// assert!(alice(WRITE).try_acquire_at(now, 1).is_err());
-        /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads are counted by themselves");
+        /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads are counted apart");
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn with_limits(limits: [L; N], lines: M, hasher: S) -> Self {
@@ -137,8 +154,10 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
         }
     }
 
-    /// How long an entry has to have been as good as new before another key may have it (of a concurrency limit, not at all): 1 s to 292 years, default 1 s. The bound holds for every `now` up to
-    /// so much older than the newest one that the table was told, and the limiter's own staleness.
+    /// How long an entry has to have been as good as new before another key may have it (of a
+    /// concurrency limit, not at all): 1 s to 292 years, default 1 s. The bound holds for every
+    /// `now` up to so much older than the newest one that the table was told, and the limiter's own
+    /// staleness.
     ///
     /// # Panics
     ///
@@ -148,7 +167,10 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
     /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
-    /// assert_eq!(table.with_staleness(Duration::from_secs(5)).staleness(), Duration::from_secs(5));
+    /// assert_eq!(
+    ///     table.with_staleness(Duration::from_secs(5)).staleness(),
+    ///     Duration::from_secs(5)
+    /// );
     /// ```
     #[must_use]
     pub const fn with_staleness(mut self, staleness: Duration) -> Self {
@@ -191,23 +213,33 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// # use portcullis_core::{Concurrency, Keyed, Limiter, Line, Seed, Timestamp};
     /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
     /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
-    /// assert_eq!(table.statistics_at(Timestamp::ZERO).live, 0, "reading creates nothing");
+    /// assert_eq!(
+    ///     table.statistics_at(Timestamp::ZERO).live,
+    ///     0,
+    ///     "reading creates nothing"
+    /// );
     /// ```
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, Self> {
         self.address(0, key)
     }
 
-    /// The limiter of `key` under the limit number `limit`, from 0; `None` if there is no such limit. The limiters of one key under two limits are two.
+    /// The limiter of `key` under the limit number `limit`, from 0; `None` if there is no such
+    /// limit. The limiters of one key under two limits are two.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::with_limits([Concurrency::new(3), Concurrency::new(1)], Line::for_keys(100), Seed::new());
+    /// let table = Keyed::with_limits(
+    ///     [Concurrency::new(3), Concurrency::new(1)],
+    ///     Line::for_keys(100),
+    ///     Seed::new(),
+    /// );
     /// assert!(table.key_of(1, "alice").is_some() && table.key_of(2, "alice").is_none());
     /// ```
     #[inline]
     pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<'_, Self>> {
-        self.locate(limit, key).map(|address| Key::at(self, address))
+        self.locate(limit, key)
+            .map(|address| Key::at(self, address))
     }
 
     /// The limits, in their order.
@@ -222,7 +254,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         &self.limits
     }
 
-    /// Counts the entries. Reads them all, one after the other: exact if nobody changes them meanwhile.
+    /// Counts the entries. Reads them all, one after the other: exact if nobody changes them
+    /// meanwhile.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, LimiterExt, Line, Seed, Timestamp};
@@ -230,14 +263,20 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// let alice = table.key("alice");
     /// let _lease = alice.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// let statistics = table.statistics_at(Timestamp::ZERO);
-    /// assert_eq!((statistics.entries, statistics.held, statistics.live), (16, 1, 1));
+    /// assert_eq!(
+    ///     (statistics.entries, statistics.held, statistics.live),
+    ///     (16, 1, 1)
+    /// );
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        self.table.statistics(|_, held| !self.limit(held.tag()).idle(held.state(), now).is_idle())
+        self.table
+            .statistics(|_, held| !self.limit(held.tag()).idle(held.state(), now).is_idle())
     }
 
-    /// Makes the entries of `lines` vacant that have been as good as new for the [staleness](Self::staleness) at `now`, and returns how many. Never needed for
-    /// the bound or for room; it keeps a limiter whose word has a near horizon from being told less than full when its key comes back after about one.
+    /// Makes the entries of `lines` vacant that have been as good as new for the
+    /// [staleness](Self::staleness) at `now`, and returns how many. Never needed for the bound or
+    /// for room; it keeps a limiter whose word has a near horizon from being told less than full
+    /// when its key comes back after about one.
     ///
     /// # Cost
     ///
@@ -246,11 +285,17 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, LimiterExt, Line, Seed, Timestamp};
     /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(8), Seed::new());
-    /// drop(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap());
+    /// drop(
+    ///     table
+    ///         .key("alice")
+    ///         .try_acquire_at(Timestamp::ZERO, 1)
+    ///         .unwrap(),
+    /// );
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(1), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        self.table.sweep(lines, |_, held| self.is_free(Some(held), now))
+        self.table
+            .sweep(lines, |_, held| self.is_free(Some(held), now))
     }
 
     #[inline]
@@ -260,16 +305,22 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
 
     /// The limit that a tag is for: every tag was made for one.
     fn limit(&self, tag: u64) -> &L {
-        self.limits.get(Address::limit(tag, Self::LIMIT_BITS)).unwrap_or(&self.limits[0])
+        self.limits
+            .get(Address::limit(tag, Self::LIMIT_BITS))
+            .unwrap_or(&self.limits[0])
     }
 
     fn is_free(&self, held: Option<Held>, now: Timestamp) -> bool {
         let since = self.table.since(now);
-        held.is_none_or(|held| self.limit(held.tag()).is_forgettable(held.state(), now, since))
+        held.is_none_or(|held| {
+            self.limit(held.tag())
+                .is_forgettable(held.state(), now, since)
+        })
     }
 
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.table.has_room(address, now, n, |_, held| self.is_free(held, now))
+        self.table
+            .has_room(address, now, n, |_, held| self.is_free(held, now))
     }
 
     /// Changes the state of a key's entry, where it has one and `change` does.
@@ -289,7 +340,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         false
     }
 
-    /// Takes from wherever the key's entry lies, or from a new one. Apart, and with an address of its own, so that the usual way keeps all in registers.
+    /// Takes from wherever the key's entry lies, or from a new one. Apart, and with an address of
+    /// its own, so that the usual way keeps all in registers.
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, address: Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -330,11 +382,16 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let (state, receipt) = match limit.grant(limit.fresh(now), now, n) {
-            Ok((_, receipt)) if n == 0 => return Some(self.has_room(address, now, n).map(|()| receipt)),
+            Ok((_, receipt)) if n == 0 => {
+                return Some(self.has_room(address, now, n).map(|()| receipt));
+            }
             Ok(taken) => taken,
             Err(denied) => return Some(Err(denied)),
         };
-        match self.table.claim(address, now, n, |_, held| self.is_free(held, now)) {
+        match self
+            .table
+            .claim(address, now, n, |_, held| self.is_free(held, now))
+        {
             Ok(Some((claimed, _))) => {
                 claimed.hold(state);
                 Some(Ok(receipt))
@@ -353,7 +410,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys for Keyed<L, M, S, N> {
+impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
+    for Keyed<L, M, S, N>
+{
     const SHARED: bool = false;
 }
 
@@ -381,7 +440,11 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         let limit = self.limit(address.tag());
         let found = address.find(self.table.lines());
-        let state = if let Found::Held(_, held) = found { held.state() } else { limit.fresh(now) };
+        let state = if let Found::Held(_, held) = found {
+            held.state()
+        } else {
+            limit.fresh(now)
+        };
         limit.grant(state, now, n)?;
         match found {
             Found::Nothing => self.has_room(address, now, n),
@@ -410,8 +473,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
             let limit = self.limit(address.tag());
             // Permits are out, so there is an entry, and nobody else can have it.
             let mut receipt = Receipt::NONE;
-            let released =
-                self.update(address, |state| limit.refund(state, Timestamp::ZERO, n, &mut receipt));
+            let released = self.update(address, |state| {
+                limit.refund(state, Timestamp::ZERO, n, &mut receipt)
+            });
             debug_assert!(released, "permits were released that had not been taken");
         }
     }
@@ -444,6 +508,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
 impl<L: fmt::Debug, M, S, const N: usize> fmt::Debug for Keyed<L, M, S, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyed").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Keyed")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }

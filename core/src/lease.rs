@@ -3,11 +3,11 @@ use core::ops::Deref;
 
 use crate::{Denied, Limiter, Receipt, Timestamp};
 
-/// Permits held. Dropped, it gives them back to the limiter that they came from, where they come back at all:
-/// a concurrency permit does, a token or a place in a window comes back by time alone.
+/// Permits held. Dropped, it gives them back to the limiter that they came from, where they come
+/// back at all: a concurrency permit does, a token or a place in a window comes back by time alone.
 ///
-/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. The drop of a lease of a
-/// self-replenishing limiter compiles to nothing.
+/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. The drop of a
+/// lease of a self-replenishing limiter compiles to nothing.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Timestamp};
@@ -16,7 +16,10 @@ use crate::{Denied, Limiter, Receipt, Timestamp};
 /// let mut lease = limit.try_acquire(4)?;
 /// lease.release(1).unwrap();
 /// let other = lease.split(2).unwrap();
-/// assert_eq!((lease.permits(), other.permits(), limit.available()), (1, 2, 2));
+/// assert_eq!(
+///     (lease.permits(), other.permits(), limit.available()),
+///     (1, 2, 2)
+/// );
 /// lease.merge(other).unwrap();
 /// drop(lease);
 /// assert_eq!(limit.available(), 5);
@@ -40,16 +43,17 @@ where
     P: Deref,
     P::Target: Limiter,
 {
-    /// Takes `n` permits of `limiter` at `now`, as [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at)
-    /// does, into a lease that keeps the pointer that it is given: an `Arc`, say, to move it to another thread.
+    /// Takes `n` permits of `limiter` at `now`, as
+    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at) does, into a lease that
+    /// keeps the pointer that it is given: an `Arc`, say, to move it to another thread.
     ///
     /// # Errors
     ///
     /// [`Denied`], and then nothing has changed (the pointer is dropped).
     ///
     /// ```
-    /// use std::sync::Arc;
     /// use portcullis_core::{Concurrency, Lease, Timestamp};
+    /// use std::sync::Arc;
     ///
     /// let limit = Arc::new(Concurrency::new(1));
     /// let lease = Lease::try_acquire_at(Arc::clone(&limit), Timestamp::ZERO, 1).unwrap();
@@ -59,13 +63,18 @@ where
     #[inline]
     pub fn try_acquire_at(limiter: P, now: Timestamp, n: u32) -> Result<Self, Denied> {
         match limiter.take_at(now, n) {
-            Ok(receipt) => Ok(Self { limiter, permits: n, receipted: n, receipt }),
+            Ok(receipt) => Ok(Self {
+                limiter,
+                permits: n,
+                receipted: n,
+                receipt,
+            }),
             Err(denied) => Err(denied),
         }
     }
 
-    /// A lease of `permits` that were taken of `limiter` without one, by [`Limiter::take_at`] with this receipt: for those who take on
-    /// behalf of others, say of tasks that wait.
+    /// A lease of `permits` that were taken of `limiter` without one, by [`Limiter::take_at`] with
+    /// this receipt: for those who take on behalf of others, say of tasks that wait.
     ///
     /// Permits that nobody has taken are released all the same: see [`Limiter::release`].
     ///
@@ -80,7 +89,12 @@ where
     /// ```
     #[inline]
     pub const fn from_grant(limiter: P, permits: u32, receipt: Receipt) -> Self {
-        Self { limiter, permits, receipted: permits, receipt }
+        Self {
+            limiter,
+            permits,
+            receipted: permits,
+            receipt,
+        }
     }
 
     /// The permits that this lease holds; 0 for a probe.
@@ -134,12 +148,14 @@ where
         Ok(())
     }
 
-    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of them count as never taken: of a
-    /// limiter that gets its permits back by time, as many as can be given back without passing its bound, where the bound counts
-    /// only what was not given back.
+    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of
+    /// them count as never taken: of a limiter that gets its permits back by time, as many as can
+    /// be given back without passing its bound, where the bound counts only what was not given
+    /// back.
     ///
-    /// See [`Limiter::refund_at`] of each limiter for how many those are. Permits that were [merged](Self::merge)
-    /// in from another grant, or [split](Self::split) off, come back by release or by time alone.
+    /// See [`Limiter::refund_at`] of each limiter for how many those are. Permits that were
+    /// [merged](Self::merge) in from another grant, or [split](Self::split) off, come back by
+    /// release or by time alone.
     ///
     /// # Errors
     ///
@@ -199,18 +215,25 @@ where
         };
         let limiter = self.limiter.clone();
         self.permits = rest;
-        // Two leases with one receipt could each take back what the other one did: it stays, unless nothing else does.
+        // Two leases with one receipt could each take back what the other one did: it stays, unless
+        // nothing else does.
         let receipted = if rest == 0 { self.receipted } else { 0 };
         self.receipted = self.receipted.min(rest);
-        Ok(Self { limiter, permits: n, receipted, receipt: self.receipt })
+        Ok(Self {
+            limiter,
+            permits: n,
+            receipted,
+            receipt: self.receipt,
+        })
     }
 
     /// Adds the permits of `other`, which must be of the same limiter.
     ///
     /// # Errors
     ///
-    /// Returns `other` if it belongs to another limiter, or if both together hold more than `u32::MAX`. (Objects of one
-    /// limiter, `&dyn Limiter`, that were made in different places may count as different limiters.)
+    /// Returns `other` if it belongs to another limiter, or if both together hold more than
+    /// `u32::MAX`. (Objects of one limiter, `&dyn Limiter`, that were made in different places may
+    /// count as different limiters.)
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -241,9 +264,9 @@ where
 
     /// Ends the lease without giving its permits back, and returns how many those were.
     ///
-    /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To hand permits
-    /// through an interrupt, a queue or a foreign function, a [`LeasePool`](crate::LeasePool) is safer: its ids cannot be
-    /// released twice.
+    /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To
+    /// hand permits through an interrupt, a queue or a foreign function, a
+    /// [`LeasePool`](crate::LeasePool) is safer: its ids cannot be released twice.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Limiter};
@@ -279,7 +302,9 @@ where
     P::Target: Limiter,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("permits", &self.permits).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -288,7 +313,10 @@ where
 /// ```
 /// use portcullis_core::{Concurrency, TooFewHeld};
 /// let limit = Concurrency::new(2);
-/// assert_eq!(limit.try_acquire(2).unwrap().release(3), Err(TooFewHeld { held: 2 }));
+/// assert_eq!(
+///     limit.try_acquire(2).unwrap().release(3),
+///     Err(TooFewHeld { held: 2 })
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -299,7 +327,11 @@ pub struct TooFewHeld {
 
 impl fmt::Display for TooFewHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lease holds {} permits: ask for at most as many", self.held)
+        write!(
+            f,
+            "the lease holds {} permits: ask for at most as many",
+            self.held
+        )
     }
 }
 

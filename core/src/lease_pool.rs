@@ -8,10 +8,11 @@
 //!                                                        due --sweep----> free, next generation
 //! ```
 //!
-//! Invariant: a slot's permits and deadline are written only by who made it busy, and are those of the generation that they
-//! are read with if the exchange that ends that generation then succeeds. That exchange decides between a
-//! release and a sweep: one gives the permits back, the other learns that the id is stale. Since a slot is busy before the
-//! limiter is asked, a full pool takes no permits.
+//! Invariant: a slot's permits and deadline are written only by who made it busy, and are those of
+//! the generation that they are read with if the exchange that ends that generation then succeeds.
+//! That exchange decides between a release and a sweep: one gives the permits back, the other
+//! learns that the id is stale. Since a slot is busy before the limiter is asked, a full pool takes
+//! no permits.
 
 use core::fmt;
 use core::mem;
@@ -40,10 +41,11 @@ use crate::{Denied, Limiter, Timestamp};
 /// two pools that are used alike each accepts the other's ids, and releases its own lease. Use each
 /// id with its own pool.
 ///
-/// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same; finding a free slot is one load when
-/// leases are released about as often as they are claimed, and up to N loads in a nearly full pool. Claims and releases are
-/// lock-free, and may pre-empt each other and a sweep in an interrupt handler. (A thread that is ended, not just paused, in the middle
-/// of a claim keeps its slot.)
+/// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same;
+/// finding a free slot is one load when leases are released about as often as they are claimed, and
+/// up to N loads in a nearly full pool. Claims and releases are lock-free, and may pre-empt each
+/// other and a sweep in an interrupt handler. (A thread that is ended, not just paused, in the
+/// middle of a claim keeps its slot.)
 ///
 /// ```
 /// use portcullis_core::{ClaimError, Concurrency, LeasePool, StaleId, Timestamp};
@@ -78,7 +80,11 @@ pub struct LeasePool<L, const N: usize> {
 /// // Through a foreign function, say, as a number.
 /// let handle: u64 = id.to_bits();
 /// assert_eq!(pool.release(LeaseId::from_bits(handle)), Ok(1));
-/// assert_eq!(pool.release(LeaseId::from_bits(u64::MAX)), Err(StaleId), "no such lease");
+/// assert_eq!(
+///     pool.release(LeaseId::from_bits(u64::MAX)),
+///     Err(StaleId),
+///     "no such lease"
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -97,7 +103,8 @@ impl LeaseId {
         self.0
     }
 
-    /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or one that it was guessed for.
+    /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or
+    /// one that it was guessed for.
     ///
     /// ```
     /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
@@ -164,18 +171,22 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         }
     }
 
-    /// Takes `n` permits at `now` (with `n = 0` none, if 1 would be granted), until the id is released, or swept at or after
-    /// `deadline`.
+    /// Takes `n` permits at `now` (with `n = 0` none, if 1 would be granted), until the id is
+    /// released, or swept at or after `deadline`.
     ///
     /// # Errors
     ///
-    /// [`ClaimError::PoolFull`], or [`ClaimError::Denied`] by the limiter; no permit has been taken then.
+    /// [`ClaimError::PoolFull`], or [`ClaimError::Denied`] by the limiter; no permit has been taken
+    /// then.
     ///
     /// ```
     /// # use portcullis_core::{ClaimError, LeasePool, Timestamp, Unlimited};
     /// let pool: LeasePool<_, 1> = LeasePool::new(Unlimited);
     /// let id = pool.claim_at(Timestamp::ZERO, 1, None)?;
-    /// assert_eq!(pool.claim_at(Timestamp::ZERO, 1, None), Err(ClaimError::PoolFull { slots: 1 }));
+    /// assert_eq!(
+    ///     pool.claim_at(Timestamp::ZERO, 1, None),
+    ///     Err(ClaimError::PoolFull { slots: 1 })
+    /// );
     /// # Ok::<(), ClaimError>(())
     /// ```
     #[inline]
@@ -185,7 +196,9 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         n: u32,
         deadline: Option<Timestamp>,
     ) -> Result<LeaseId, ClaimError> {
-        let Some((id, slot)) = self.reserve().and_then(|id| Some((id, self.slots.get(id.slot() as usize)?)))
+        let Some((id, slot)) = self
+            .reserve()
+            .and_then(|id| Some((id, self.slots.get(id.slot() as usize)?)))
         else {
             return Err(ClaimError::PoolFull { slots: N as u32 });
         };
@@ -202,7 +215,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
                 DUE
             }
         };
-        // Release: pairs with the acquire of a release or a sweep, which reads the permits and the deadline.
+        // Release: pairs with the acquire of a release or a sweep, which reads the permits and the
+        // deadline.
         slot.state.store(generation | stage, Release);
         Ok(id)
     }
@@ -221,12 +235,19 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// let old = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
     /// pool.release(old).unwrap();
     /// let new = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
-    /// assert_eq!(pool.release(old), Err(StaleId), "the slot is another lease's now");
+    /// assert_eq!(
+    ///     pool.release(old),
+    ///     Err(StaleId),
+    ///     "the slot is another lease's now"
+    /// );
     /// assert_eq!(pool.release(new), Ok(1));
     /// ```
     #[inline]
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
-        let (slot, generation) = (self.slots.get(id.slot() as usize).ok_or(StaleId)?, id.generation());
+        let (slot, generation) = (
+            self.slots.get(id.slot() as usize).ok_or(StaleId)?,
+            id.generation(),
+        );
         // Acquire: pairs with the release in `claim_at`.
         let state = slot.state.load(Acquire);
         if state != generation | HELD && state != generation | DUE || generation & STAGE != 0 {
@@ -236,7 +257,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         self.end(slot, id.slot(), state, permits).ok_or(StaleId)
     }
 
-    /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how many those were.
+    /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how
+    /// many those were.
     ///
     /// # Cost
     ///
@@ -274,7 +296,10 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(pool.leases(), 1);
     /// ```
     pub fn leases(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state.load(Relaxed) & STAGE >= HELD).count()
+        self.slots
+            .iter()
+            .filter(|slot| slot.state.load(Relaxed) & STAGE >= HELD)
+            .count()
     }
 
     /// The limiter that the permits come from. Permits can be taken from it directly as well.
@@ -288,7 +313,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         &self.limiter
     }
 
-    /// Makes a free slot busy, the one released last or else the first after it, and names the lease that it is to hold.
+    /// Makes a free slot busy, the one released last or else the first after it, and names the
+    /// lease that it is to hold.
     #[inline]
     fn reserve(&self) -> Option<LeaseId> {
         let hint = self.hint.load(Relaxed);
@@ -303,9 +329,17 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     fn search(&self, hint: u32) -> Option<LeaseId> {
         let (before, after) = self.slots.split_at_checked(hint as usize)?;
         let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
-        let found = candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
+        let found =
+            candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
         // The next one is likely to be free as well.
-        self.hint.store(if found.slot() as usize + 1 < N { found.slot() + 1 } else { 0 }, Relaxed);
+        self.hint.store(
+            if found.slot() as usize + 1 < N {
+                found.slot() + 1
+            } else {
+                0
+            },
+            Relaxed,
+        );
         Some(found)
     }
 
@@ -313,7 +347,9 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     fn end(&self, slot: &Slot, index: u32, held: u32, permits: u32) -> Option<u32> {
         let free = (held & !STAGE).wrapping_add(NEXT) | FREE;
         // Release: pairs with the acquire in `reserve`.
-        slot.state.compare_exchange(held, free, Release, Relaxed).ok()?;
+        slot.state
+            .compare_exchange(held, free, Release, Relaxed)
+            .ok()?;
         self.hint.store(index, Relaxed);
         if permits > 0 {
             self.limiter.release(permits);
@@ -337,9 +373,13 @@ impl Slot {
     #[inline]
     fn reserve(&self) -> Option<u32> {
         let state = self.state.load(Relaxed);
-        // Acquire: pairs with the release in `end`, after which the last user reads the slot no more.
+        // Acquire: pairs with the release in `end`, after which the last user reads the slot no
+        // more.
         let reserved = state & STAGE == FREE
-            && self.state.compare_exchange(state, state | BUSY, Acquire, Relaxed).is_ok();
+            && self
+                .state
+                .compare_exchange(state, state | BUSY, Acquire, Relaxed)
+                .is_ok();
         reserved.then_some(state)
     }
 
@@ -371,7 +411,10 @@ impl Drop for FreeOnDrop<'_> {
 
 impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeasePool").field("limiter", &self.limiter).field("slots", &N).finish_non_exhaustive()
+        f.debug_struct("LeasePool")
+            .field("limiter", &self.limiter)
+            .field("slots", &N)
+            .finish_non_exhaustive()
     }
 }
 
@@ -379,13 +422,17 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
 ///
 /// ```
 /// use portcullis_core::ClaimError;
-/// assert_eq!(ClaimError::PoolFull { slots: 8 }.to_string(), "all 8 slots of the pool hold leases");
+/// assert_eq!(
+///     ClaimError::PoolFull { slots: 8 }.to_string(),
+///     "all 8 slots of the pool hold leases"
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// One look at every slot found each holding a lease, or about to. Slots that changed hands meanwhile may have been missed.
+    /// One look at every slot found each holding a lease, or about to. Slots that changed hands
+    /// meanwhile may have been missed.
     PoolFull {
         /// The slots of the pool.
         slots: u32,
@@ -415,7 +462,10 @@ impl core::error::Error for ClaimError {}
 /// pool may name one: see [`LeasePool`].
 ///
 /// ```
-/// assert_eq!(portcullis_core::StaleId.to_string(), "the lease was released or swept before");
+/// assert_eq!(
+///     portcullis_core::StaleId.to_string(),
+///     "the lease was released or swept before"
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

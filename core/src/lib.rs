@@ -13,9 +13,11 @@
 //! | [`Penalty`] | what the limiter inside does, and denies for a time after a denial | as the limiter inside |
 //! | [`Escalation`] | what the limiter inside does; decides at thresholds below it | as the limiter inside |
 //!
-//! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a limiter with a [`Clock`]. Every limiter
-//! is built by a `const fn` and can live in a `static`. [`Limiter`] is what they have in common, and what a limiter of your own
-//! implements. A [`Lease`] holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts. [`AllOf`] judges many limits as one.
+//! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a
+//! limiter with a [`Clock`]. Every limiter is built by a `const fn` and can live in a `static`.
+//! [`Limiter`] is what they have in common, and what a limiter of your own implements. A [`Lease`]
+//! holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts. [`AllOf`] judges many
+//! limits as one.
 //!
 //! ```
 //! use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -25,31 +27,40 @@
 //! let now = Timestamp::from_secs(1);
 //! assert!(LIMIT.try_acquire_at(now, 1).is_ok());
 //! let denied = LIMIT.try_acquire_at(now, 1).unwrap_err();
-//! println!("{denied}; come back in {:?}", denied.retry(&LIMIT).wait_from(now));
+//! println!(
+//!     "{denied}; come back in {:?}",
+//!     denied.retry(&LIMIT).wait_from(now)
+//! );
 //! ```
 //!
 //! # What every limiter keeps
 //!
-//! - **One-sided error.** It never admits more than it promises: not in a race, not with a late or backward `now` (up to its
-//!   stated staleness), not when a thread is paused halfway. What goes wrong ends in a denial or a later grant.
+//! - **One-sided error.** It never admits more than it promises: not in a race, not with a late or
+//!   backward `now` (up to its stated staleness), not when a thread is paused halfway. What goes
+//!   wrong ends in a denial or a later grant.
 //! - **A denial writes nothing**, and says when to come back only when it is asked.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
-//! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on the same thread.
+//! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on
+//!   the same thread.
 //!
 //! # Words
 //!
-//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 on targets without wider atomics. The narrow variants can be built
-//! anywhere, with the builders' `build_on::<u32>()`. A word wraps; each type states its horizon.
+//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 on targets without wider atomics. The
+//! narrow variants can be built anywhere, with the builders' `build_on::<u32>()`. A word wraps;
+//! each type states its horizon.
 //!
 //! # Features
 //!
 //! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`;
 //! - `tsc`: [`TscClock`];
 //! - `defmt`: errors and outcomes can be logged by it;
-//! - `portable-atomic`: limiters on targets without compare-exchange, such as the Cortex-M0, by the crate `portable-atomic`. It changes nothing on others, and
-//!   no feature of this library switches it on. What is lost on those targets: a read-modify-write disables interrupts for a few instructions, so that it
-//!   delays them by as much, and is not lock-free in the strict sense; it needs the right to do so, and one core, unless the program's `critical-section` covers more. Which of
-//!   the two is for the program to say, by the feature `unsafe-assume-single-core` or `critical-section` of `portable-atomic`. Loads, and so denials, stay what they are.
+//! - `portable-atomic`: limiters on targets without compare-exchange, such as the Cortex-M0, by the
+//!   crate `portable-atomic`. It changes nothing on others, and no feature of this library switches
+//!   it on. What is lost on those targets: a read-modify-write disables interrupts for a few
+//!   instructions, so that it delays them by as much, and is not lock-free in the strict sense; it
+//!   needs the right to do so, and one core, unless the program's `critical-section` covers more.
+//!   Which of the two is for the program to say, by the feature `unsafe-assume-single-core` or
+//!   `critical-section` of `portable-atomic`. Loads, and so denials, stay what they are.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -100,7 +111,9 @@ mod word;
 
 pub use adjustable_bucket::{AdjustableBucket, Reservation};
 pub use adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
-pub use all_of::{AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits};
+pub use all_of::{
+    AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits,
+};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]

@@ -4,8 +4,8 @@ use crate::all_of::{Composed, between};
 use crate::metadata::{self, Metadata, Used};
 use crate::word::Word;
 use crate::{
-    AdjustableBucket, AdjustableWindow, CooldownWindow, Denied, Detail, FixedWindow, Lease, Plan, Receipt,
-    Receipts, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, AdjustableWindow, CooldownWindow, Denied, Detail, FixedWindow, Lease, Plan,
+    Receipt, Receipts, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 /// What every limiter answers, and what a limiter of your own implements.
@@ -15,12 +15,14 @@ use crate::{
 ///
 /// # Implementing
 ///
-/// `take_at`, `available_at` and `retry` are enough. A limiter that wraps another forwards all methods to
-/// it. One that gets permits back (that is, not by the passing of time alone) implements `release`. One whose permits come back by time,
-/// but that can take a grant back while nobody has built on it, implements `refund_at`. The laws
-/// that Portcullis' own limiters keep, and that code which takes any limiter relies on:
+/// `take_at`, `available_at` and `retry` are enough. A limiter that wraps another forwards all
+/// methods to it. One that gets permits back (that is, not by the passing of time alone) implements
+/// `release`. One whose permits come back by time, but that can take a grant back while nobody has
+/// built on it, implements `refund_at`. The laws that Portcullis' own limiters keep, and that code
+/// which takes any limiter relies on:
 ///
-/// - it never admits more than it promises, whatever races; an older `now` is told no more than a newer one was;
+/// - it never admits more than it promises, whatever races; an older `now` is told no more than a
+///   newer one was;
 /// - a denial leaves the limiter as it was;
 /// - `n = 0` takes nothing, and is answered as a request for 1 would be;
 /// - nothing panics, blocks or allocates.
@@ -41,7 +43,11 @@ use crate::{
 ///         }
 ///     }
 ///     fn available_at(&self, _: Timestamp) -> u64 {
-///         if self.0.load(Ordering::Relaxed) { u64::MAX } else { 0 }
+///         if self.0.load(Ordering::Relaxed) {
+///             u64::MAX
+///         } else {
+///             0
+///         }
 ///     }
 ///     fn retry(&self, _: Denied) -> Retry {
 ///         Retry::After(Duration::from_secs(1))
@@ -65,8 +71,8 @@ pub trait Limiter {
     /// [`Denied`], and then nothing has changed.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
-    /// What [`take_at`](Self::take_at) would say, without any effect: not even where a denial has one, as in a
-    /// [`Penalty`](crate::Penalty).
+    /// What [`take_at`](Self::take_at) would say, without any effect: not even where a denial has
+    /// one, as in a [`Penalty`](crate::Penalty).
     ///
     /// By default judged by [`available_at`](Self::available_at) and [`capacity`](Self::capacity).
     ///
@@ -78,12 +84,16 @@ pub trait Limiter {
             wanted if wanted <= self.available_at(now) => Ok(Plan::NONE),
             wanted if wanted <= self.capacity() => Err(Denied::Exhausted { now, permits: n }),
             // The capacity is less than `n`, or it is 0.
-            _ => Err(Denied::ExceedsCapacity { permits: n, capacity: self.capacity() as u32 }),
+            _ => Err(Denied::ExceedsCapacity {
+                permits: n,
+                capacity: self.capacity() as u32,
+            }),
         }
     }
 
-    /// Takes `n` permits at `now`, as [`take_at`](Self::take_at) does; `plan` is what [`peek_at`](Self::peek_at) said to the same request
-    /// before. A limiter that finds itself as it was then need not judge the request again.
+    /// Takes `n` permits at `now`, as [`take_at`](Self::take_at) does; `plan` is what
+    /// [`peek_at`](Self::peek_at) said to the same request before. A limiter that finds itself as
+    /// it was then need not judge the request again.
     ///
     /// By default the plan is ignored.
     ///
@@ -96,14 +106,18 @@ pub trait Limiter {
         self.take_at(now, n)
     }
 
-    /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back that `receipt` is
-    /// for, and returns how many of them count as never taken. The others come back as they would have done anyway.
+    /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back
+    /// that `receipt` is for, and returns how many of them count as never taken. The others come
+    /// back as they would have done anyway.
     ///
-    /// `now` is when they are given back. The receipt is changed so that it stands for the permits that are left of the grant. To give back more than
-    /// it is for, also by a copy of it, is an error of the caller's, which lets as much too much through; so is a refund after the limiter's horizon, less
-    /// the time in which all permits come back. A [`Lease`] sees to the first.
+    /// `now` is when they are given back. The receipt is changed so that it stands for the permits
+    /// that are left of the grant. To give back more than it is for, also by a copy of it, is an
+    /// error of the caller's, which lets as much too much through; so is a refund after the
+    /// limiter's horizon, less the time in which all permits come back. A [`Lease`] sees to the
+    /// first.
     ///
-    /// By default it [releases](Self::release) them, and returns 0: how many that has made room for is not known.
+    /// By default it [releases](Self::release) them, and returns 0: how many that has made room for
+    /// is not known.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let _ = (now, receipt);
         self.release(n);
@@ -112,10 +126,12 @@ pub trait Limiter {
 
     /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
     ///
-    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this, and never for more than they hold. To give back what was not
-    /// taken is an error of the caller's, which lets as much too much through; with debug assertions it panics.
+    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this, and never for more than they
+    /// hold. To give back what was not taken is an error of the caller's, which lets as much too
+    /// much through; with debug assertions it panics.
     ///
-    /// A self-replenishing limiter, which gets its permits back by time, has nothing to do: that is the default.
+    /// A self-replenishing limiter, which gets its permits back by time, has nothing to do: that is
+    /// the default.
     fn release(&self, n: u32) {
         let _ = n;
     }
@@ -128,10 +144,11 @@ pub trait Limiter {
         u64::MAX
     }
 
-    /// Which limiter this is, so that one that is named twice can be asked for all at once. By default unknown, and then it is asked twice.
+    /// Which limiter this is, so that one that is named twice can be asked for all at once. By
+    /// default unknown, and then it is asked twice.
     ///
-    /// A limiter with a state of its own, also around another limiter, returns [`LimiterId::of`] itself. A wrapper without one leaves this as it is: it
-    /// cannot be told from what it wraps.
+    /// A limiter with a state of its own, also around another limiter, returns [`LimiterId::of`]
+    /// itself. A wrapper without one leaves this as it is: it cannot be told from what it wraps.
     fn id(&self) -> Option<LimiterId> {
         None
     }
@@ -152,14 +169,18 @@ pub trait Limiter {
         Idle::InUse
     }
 
-    /// When the request that was denied as `denied` should come back, judged by the limiter's state now.
+    /// When the request that was denied as `denied` should come back, judged by the limiter's state
+    /// now.
     ///
-    /// Exact while nobody else takes permits: a try at [`Retry::At`] succeeds, a try 1 ns earlier fails.
+    /// Exact while nobody else takes permits: a try at [`Retry::At`] succeeds, a try 1 ns earlier
+    /// fails.
     ///
-    /// Whoever waits behind others asks with [`Denied::Exhausted`] for the sum of what they want and their own request. That may be more than the
-    /// [capacity](Self::capacity): then the answer is the earliest instant at which so many permits will have come in, if they are taken as soon as they
-    /// come, by requests none of which is for more than the capacity. Exact if each is for 1 permit; one for more may be granted later, never
-    /// earlier. [`Retry::Never`] where nothing comes in, or it lies beyond [`Timestamp::MAX`].
+    /// Whoever waits behind others asks with [`Denied::Exhausted`] for the sum of what they want
+    /// and their own request. That may be more than the [capacity](Self::capacity): then the answer
+    /// is the earliest instant at which so many permits will have come in, if they are taken as
+    /// soon as they come, by requests none of which is for more than the capacity. Exact if each is
+    /// for 1 permit; one for more may be granted later, never earlier. [`Retry::Never`] where
+    /// nothing comes in, or it lies beyond [`Timestamp::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -169,16 +190,22 @@ pub trait Limiter {
     /// limit.try_acquire_at(now, 2)?;
     /// let retry = |permits| limit.retry(Denied::Exhausted { now, permits });
     /// assert_eq!(retry(2), Retry::At(Timestamp::from_secs(20)));
-    /// assert_eq!(retry(3), Retry::At(Timestamp::from_secs(40)), "behind two others");
+    /// assert_eq!(
+    ///     retry(3),
+    ///     Retry::At(Timestamp::from_secs(40)),
+    ///     "behind two others"
+    /// );
     /// # Ok::<(), Denied>(())
     /// ```
     fn retry(&self, denied: Denied) -> Retry;
 
-    /// Offers what is known about a request that was granted at `now` (`denied` is `None`), or refused.
+    /// Offers what is known about a request that was granted at `now` (`denied` is `None`), or
+    /// refused.
     ///
-    /// A limiter offers what it has by name, and then lets the limiters that it wraps offer theirs: the
-    /// first offer of a name wins. By default: [`RETRY_AFTER`](metadata::RETRY_AFTER) and
-    /// [`REASON_PHRASE`](metadata::REASON_PHRASE) for a denial, and [`USED_SHARE`](metadata::USED_SHARE).
+    /// A limiter offers what it has by name, and then lets the limiters that it wraps offer theirs:
+    /// the first offer of a name wins. By default: [`RETRY_AFTER`](metadata::RETRY_AFTER) and
+    /// [`REASON_PHRASE`](metadata::REASON_PHRASE) for a denial, and
+    /// [`USED_SHARE`](metadata::USED_SHARE).
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         offer(self, now, denied, offers);
     }
@@ -198,15 +225,19 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
     offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
-/// Taking permits as a [`Lease`], from any limiter. In scope with `use portcullis_core::LimiterExt`.
+/// Taking permits as a [`Lease`], from any limiter. In scope with `use
+/// portcullis_core::LimiterExt`.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
-/// let lease = Concurrency::new(1).try_acquire_at(Timestamp::ZERO, 1).map(|lease| lease.permits());
+/// let lease = Concurrency::new(1)
+///     .try_acquire_at(Timestamp::ZERO, 1)
+///     .map(|lease| lease.permits());
 /// assert_eq!(lease, Ok(1));
 /// ```
 pub trait LimiterExt: Limiter {
-    /// Takes `n` permits at `now`, and gives them back when the lease is dropped, where they come back at all.
+    /// Takes `n` permits at `now`, and gives them back when the lease is dropped, where they come
+    /// back at all.
     ///
     /// With `n = 0` it takes nothing, and is answered as a request for 1 would be.
     ///
@@ -215,25 +246,34 @@ pub trait LimiterExt: Limiter {
     /// [`Denied`], and then nothing has changed.
     ///
     /// ```
-    /// use portcullis_core::{Concurrency, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::{
+    ///     Concurrency, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
+    /// };
     ///
-    /// let limiters: [&dyn Limiter; 2] =
-    ///     [&Concurrency::new(1), &TokenBucket::new(Rate::per_second(1), 1)];
+    /// let limiters: [&dyn Limiter; 2] = [
+    ///     &Concurrency::new(1),
+    ///     &TokenBucket::new(Rate::per_second(1), 1),
+    /// ];
     /// for limiter in limiters {
     ///     let lease = limiter.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     ///     assert_eq!(lease.permits(), 1);
     ///     assert_eq!(limiter.available_at(Timestamp::ZERO), 0);
     /// }
     /// assert_eq!(limiters[0].available_at(Timestamp::ZERO), 1, "released");
-    /// assert_eq!(limiters[1].available_at(Timestamp::ZERO), 0, "comes back by time");
+    /// assert_eq!(
+    ///     limiters[1].available_at(Timestamp::ZERO),
+    ///     0,
+    ///     "comes back by time"
+    /// );
     /// ```
     #[inline]
     fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes as many permits as are available at `now`, at least `min` and at most `max`: a grant in part. Where `max` is less than
-    /// `min`, it counts as `min`; with `min = 0`, nothing available is a denial all the same.
+    /// Takes as many permits as are available at `now`, at least `min` and at most `max`: a grant
+    /// in part. Where `max` is less than `min`, it counts as `min`; with `min = 0`, nothing
+    /// available is a denial all the same.
     ///
     /// # Errors
     ///
@@ -241,7 +281,8 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Cost
     ///
-    /// What [`available_at`](Limiter::available_at) and a take cost. Lock-free: it tries again for fewer when others were faster.
+    /// What [`available_at`](Limiter::available_at) and a take cost. Lock-free: it tries again for
+    /// fewer when others were faster.
     ///
     /// ```
     /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
@@ -252,8 +293,18 @@ pub trait LimiterExt: Limiter {
     /// assert!(bucket.try_acquire_between_at(now, 2, 5).is_err());
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
-    fn try_acquire_between_at(&self, now: Timestamp, min: u32, max: u32) -> Result<Lease<&Self>, Denied> {
-        between(min, max, || self.available_at(now), |n| self.try_acquire_at(now, n))
+    fn try_acquire_between_at(
+        &self,
+        now: Timestamp,
+        min: u32,
+        max: u32,
+    ) -> Result<Lease<&Self>, Denied> {
+        between(
+            min,
+            max,
+            || self.available_at(now),
+            |n| self.try_acquire_at(now, n),
+        )
     }
 
     /// Takes all that is available at `now`, up to `u32::MAX` permits: none if nothing is.
@@ -261,7 +312,10 @@ pub trait LimiterExt: Limiter {
     /// ```
     /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
     /// let bucket = TokenBucket::new(Rate::per_second(1), 7);
-    /// assert_eq!(bucket.drain_at(Timestamp::ZERO).map(|all| all.permits()), Some(7));
+    /// assert_eq!(
+    ///     bucket.drain_at(Timestamp::ZERO).map(|all| all.permits()),
+    ///     Some(7)
+    /// );
     /// assert!(bucket.drain_at(Timestamp::ZERO).is_none());
     /// ```
     fn drain_at(&self, now: Timestamp) -> Option<Lease<&Self>> {
@@ -271,15 +325,18 @@ pub trait LimiterExt: Limiter {
         self.try_acquire_between_at(now, 1, u32::MAX).ok()
     }
 
-    /// What would happen to a request for `n` at `now`: whether it would be granted, what is available, and when to come back. Nothing is
-    /// written.
+    /// What would happen to a request for `n` at `now`: whether it would be granted, what is
+    /// available, and when to come back. Nothing is written.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterExt, Retry, Timestamp};
     /// let limit = Concurrency::new(3);
     /// let _held = limit.try_acquire(2)?;
     /// let detail = limit.explain_at(Timestamp::ZERO, 2);
-    /// assert_eq!((detail.is_allowed(), detail.available, detail.retry), (false, 1, Retry::OnRelease));
+    /// assert_eq!(
+    ///     (detail.is_allowed(), detail.available, detail.retry),
+    ///     (false, 1, Retry::OnRelease)
+    /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
@@ -295,7 +352,11 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 /// use portcullis_core::{Concurrency, Counted, Limiter};
 /// let limit = Counted::new(Concurrency::new(1));
 /// assert_eq!(limit.id(), (&&limit).id());
-/// assert_ne!(limit.id(), limit.limiter().id(), "who asks through the wrapper is counted");
+/// assert_ne!(
+///     limit.id(),
+///     limit.limiter().id(),
+///     "who asks through the wrapper is counted"
+/// );
 /// assert_ne!(limit.id(), Concurrency::new(1).id());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -307,7 +368,8 @@ pub struct LimiterId {
 }
 
 impl LimiterId {
-    /// A limiter by its address and its size; of a type that has no size, none: it may lie where another one lies.
+    /// A limiter by its address and its size; of a type that has no size, none: it may lie where
+    /// another one lies.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterId, Unlimited};
@@ -320,12 +382,23 @@ impl LimiterId {
     #[inline]
     pub fn of<L>(limiter: &L) -> Option<Self> {
         let (address, size) = (core::ptr::from_ref(limiter).addr(), size_of::<L>());
-        if size == 0 { None } else { Some(Self { address, size: size as u64 }) }
+        if size == 0 {
+            None
+        } else {
+            Some(Self {
+                address,
+                size: size as u64,
+            })
+        }
     }
 
-    /// One of many limiters of a table, by a number of which the upper bit is free: no type is so large.
+    /// One of many limiters of a table, by a number of which the upper bit is free: no type is so
+    /// large.
     pub(crate) fn within<T>(table: &T, number: u64) -> Self {
-        Self { address: core::ptr::from_ref(table).addr(), size: number | 1 << (u64::BITS - 1) }
+        Self {
+            address: core::ptr::from_ref(table).addr(),
+            size: number | 1 << (u64::BITS - 1),
+        }
     }
 }
 
@@ -336,9 +409,14 @@ impl LimiterId {
 /// use portcullis_core::{FixedWindow, Idle, Timestamp};
 ///
 /// let window = FixedWindow::new(3, Duration::from_secs(1));
-/// window.try_acquire_at(Timestamp::from_millis(500), 1).unwrap();
+/// window
+///     .try_acquire_at(Timestamp::from_millis(500), 1)
+///     .unwrap();
 /// assert_eq!(window.idle_at(Timestamp::from_millis(900)), Idle::InUse);
-/// assert_eq!(window.idle_at(Timestamp::from_millis(2_900)), Idle::Since(Timestamp::from_secs(1)));
+/// assert_eq!(
+///     window.idle_at(Timestamp::from_millis(2_900)),
+///     Idle::Since(Timestamp::from_secs(1))
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -346,7 +424,8 @@ impl LimiterId {
 pub enum Idle {
     /// Permits are out.
     InUse,
-    /// As good as new, and has been since this instant, or for longer than the limiter's word can tell.
+    /// As good as new, and has been since this instant, or for longer than the limiter's word can
+    /// tell.
     Since(Timestamp),
     /// As good as new; since when is not known.
     Now,
@@ -367,23 +446,31 @@ impl Idle {
 
 /// A limiter that a queue can own, and what it does for that queue alone.
 ///
-/// A queue grants what a release makes free to those who wait, as far as the release goes through the queue. A permit that is released past it would wake none of them. So this is implemented for limiters that
-/// are owned; and for pointers, and limiters that are named in several places, only where permits come back by time alone ([`Replenishing`]): a waiter is then granted when the time has come, whoever else takes.
+/// A queue grants what a release makes free to those who wait, as far as the release goes through
+/// the queue. A permit that is released past it would wake none of them. So this is implemented for
+/// limiters that are owned; and for pointers, and limiters that are named in several places, only
+/// where permits come back by time alone ([`Replenishing`]): a waiter is then granted when the time
+/// has come, whoever else takes.
 ///
 /// # Implementing
 ///
-/// One line: `impl QueueLimiter for Mine {}`. It says that permits of this limiter, where they come back by [`release`](Limiter::release), come back through the queue that owns it. If other code takes from it past
-/// the queue, because it shares its state, [`SHARED`](Self::SHARED) is `true`.
+/// One line: `impl QueueLimiter for Mine {}`. It says that permits of this limiter, where they come
+/// back by [`release`](Limiter::release), come back through the queue that owns it. If other code
+/// takes from it past the queue, because it shares its state, [`SHARED`](Self::SHARED) is `true`.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp};
+/// use portcullis_core::{
+///     Concurrency, Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
+/// };
 ///
 /// /// A limit that logs.
 /// struct Logged(Concurrency);
 ///
 /// impl Limiter for Logged {
 ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-///         self.0.take_at(now, n).inspect_err(|denied| println!("{denied}"))
+///         self.0
+///             .take_at(now, n)
+///             .inspect_err(|denied| println!("{denied}"))
 ///     }
 ///     fn release(&self, n: u32) {
 ///         Limiter::release(&self.0, n);
@@ -403,7 +490,8 @@ impl Idle {
 /// }
 /// ```
 ///
-/// A pointer to a concurrency limit is none, nor is a composition with one: a release through one queue would leave the waiters of another one asleep.
+/// A pointer to a concurrency limit is none, nor is a composition with one: a release through one
+/// queue would leave the waiters of another one asleep.
 ///
 /// ```compile_fail,E0277
 /// # use portcullis_core::{Concurrency, QueueLimiter};
@@ -433,14 +521,15 @@ impl Idle {
     note = "for a limiter of your own whose permits come back through the queue: `impl QueueLimiter for Mine {{}}`"
 )]
 pub trait QueueLimiter: Limiter {
-    /// Whether others may take from it past the queue. Then the queue grants nothing as of an instant that has passed: a limiter that others take from at the present must not be told times that are older than they
-    /// need be.
+    /// Whether others may take from it past the queue. Then the queue grants nothing as of an
+    /// instant that has passed: a limiter that others take from at the present must not be told
+    /// times that are older than they need be.
     const SHARED: bool = false;
 
     /// As [`release`](Limiter::release), and says whether somebody waits for what has become free.
     ///
-    /// By default it does not know: `None`. A limiter that is told by [`watch`](Self::watch), in the word that a release changes anyway, spares its
-    /// releases the search for those who wait.
+    /// By default it does not know: `None`. A limiter that is told by [`watch`](Self::watch), in
+    /// the word that a release changes anyway, spares its releases the search for those who wait.
     #[inline]
     fn release_watched(&self, n: u32) -> Option<bool> {
         self.release(n);
@@ -449,14 +538,17 @@ pub trait QueueLimiter: Limiter {
 
     /// Tells the limiter that somebody waits for its permits, or nobody any more.
     ///
-    /// From `watch(true)` to `watch(false)` every [`release_watched`](Self::release_watched) returns `Some(true)` that a take after the former does not see. By default
-    /// this does nothing.
+    /// From `watch(true)` to `watch(false)` every [`release_watched`](Self::release_watched)
+    /// returns `Some(true)` that a take after the former does not see. By default this does
+    /// nothing.
     fn watch(&self, waits: bool) {
         let _ = waits;
     }
 
-    /// Lets `n` permits that somebody has, and is about to [release](Limiter::release), go to somebody else as they are, without having been free in between; and says whether others are free.
-    /// `None` if they have to be released and taken anew: by default, and where they are more than there should be out.
+    /// Lets `n` permits that somebody has, and is about to [release](Limiter::release), go to
+    /// somebody else as they are, without having been free in between; and says whether others are
+    /// free. `None` if they have to be released and taken anew: by default, and where they are more
+    /// than there should be out.
     ///
     /// Only of a limiter that does not look at the time, and whose permits are all alike.
     fn pass_on(&self, n: u32) -> Option<bool> {
@@ -464,40 +556,58 @@ pub trait QueueLimiter: Limiter {
         None
     }
 
-    /// Whether a grant has more to note than a [`Receipt`], so that the queue asks [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
+    /// Whether a grant has more to note than a [`Receipt`], so that the queue asks
+    /// [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
     const NOTES: bool = false;
 
-    /// As [`take_at`](Limiter::take_at), and notes the receipts of all limits that the permits are of: so that a grant that goes unclaimed can be taken back of each of them.
+    /// As [`take_at`](Limiter::take_at), and notes the receipts of all limits that the permits are
+    /// of: so that a grant that goes unclaimed can be taken back of each of them.
     ///
     /// # Errors
     ///
     /// [`Denied`], and then nothing has changed.
-    fn take_noted_at(&self, now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
         notes.clear();
         self.take_at(now, n)
     }
 
     /// As [`refund_at`](Limiter::refund_at), of a grant with these notes.
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) -> u32 {
+    fn refund_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        receipt: &mut Receipt,
+        notes: &Receipts,
+    ) -> u32 {
         let _ = notes;
         self.refund_at(now, n, receipt)
     }
 
-    /// The permits that are out and come back by [`release`](Limiter::release) alone. By default none, as of a limiter that gets its permits back by time.
+    /// The permits that are out and come back by [`release`](Limiter::release) alone. By default
+    /// none, as of a limiter that gets its permits back by time.
     fn held(&self) -> u64 {
         0
     }
 }
 
-/// A limiter all of whose permits come back by time alone: its [`release`](Limiter::release) makes none available. So pointers to it can be in several queues at once.
+/// A limiter all of whose permits come back by time alone: its [`release`](Limiter::release) makes
+/// none available. So pointers to it can be in several queues at once.
 ///
-/// What is given back by a [refund](Limiter::refund_at), or comes by new settings, past a queue is found by those who wait there when the time comes that they have been told, or with the next call.
+/// What is given back by a [refund](Limiter::refund_at), or comes by new settings, past a queue is
+/// found by those who wait there when the time comes that they have been told, or with the next
+/// call.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_core::{QueueLimiter, Rate, Replenishing, TokenBucket};
+/// use std::sync::Arc;
 /// fn waits(_: impl QueueLimiter) {}
-/// let all: Arc<dyn Replenishing + Send + Sync> = Arc::new(TokenBucket::new(Rate::per_second(9), 9));
+/// let all: Arc<dyn Replenishing + Send + Sync> =
+///     Arc::new(TokenBucket::new(Rate::per_second(9), 9));
 /// waits(Arc::clone(&all));
 /// waits(all);
 /// ```
@@ -513,7 +623,8 @@ pub trait QueueLimiter: Limiter {
 )]
 pub trait Replenishing: Limiter {}
 
-/// Of limiters whose permits come back by time alone: nobody has to look for those who wait when a lease goes.
+/// Of limiters whose permits come back by time alone: nobody has to look for those who wait when a
+/// lease goes.
 macro_rules! replenishing {
     ($([$($generics:tt)*] $limiter:ty),* $(,)?) => {$(
         impl<$($generics)*> Replenishing for $limiter {}

@@ -11,17 +11,20 @@
 //!
 //! (Of a word of 32 bits the tag has 11, and the state 20.)
 //!
-//! The tag is a part of the key's hash, and says which limit the entry is for; the hash names a line that the entry may lie in, and line and tag name
-//! the other: the two lines' numbers add up to what the tag stands for (as in a cuckoo filter; Fan et al., 2014). So two keys that have a tag and a line in common have both lines in
-//! common, and share an entry wherever it lies. Tag and state change together, in one word.
+//! The tag is a part of the key's hash, and says which limit the entry is for; the hash names a
+//! line that the entry may lie in, and line and tag name the other: the two lines' numbers add up
+//! to what the tag stands for (as in a cuckoo filter; Fan et al., 2014). So two keys that have a
+//! tag and a line in common have both lines in common, and share an entry wherever it lies. Tag and
+//! state change together, in one word.
 //!
-//! Transitions: *claim* an entry that is vacant or that nobody can tell from a vacant one (`claimed`); read both lines again, behind a
-//! sequentially consistent fence; *withdraw* if they show another entry with the same tag (`vacant`), else *hold* (`held`). While it is only
-//! claimed, nobody else writes an entry. An entry that is held is used by compare-exchange of the whole word, and so is one that is claimed from its
-//! former holder: of the two, one fails.
+//! Transitions: *claim* an entry that is vacant or that nobody can tell from a vacant one
+//! (`claimed`); read both lines again, behind a sequentially consistent fence; *withdraw* if they
+//! show another entry with the same tag (`vacant`), else *hold* (`held`). While it is only claimed,
+//! nobody else writes an entry. An entry that is held is used by compare-exchange of the whole
+//! word, and so is one that is claimed from its former holder: of the two, one fails.
 //!
-//! Invariant: of the entries of a key at most one is held. Two that claim at once each write before they read, so at least one
-//! sees the other; one that claims when another holds sees it.
+//! Invariant: of the entries of a key at most one is held. Two that claim at once each write before
+//! they read, so at least one sees the other; one that claims when another holds sees it.
 
 use core::iter;
 
@@ -40,7 +43,8 @@ pub(crate) const STATE_AT: u32 = TAG_BITS + 1;
 const HELD: u64 = 1 << TAG_BITS;
 const TAG: u64 = HELD - 1;
 
-/// A line of a [`Keyed`](crate::Keyed) table: room for eight keys, in 64 bytes, aligned as a cache line; in 32 on targets without 64-bit atomics.
+/// A line of a [`Keyed`](crate::Keyed) table: room for eight keys, in 64 bytes, aligned as a cache
+/// line; in 32 on targets without 64-bit atomics.
 ///
 /// ```
 /// use portcullis_core::Line;
@@ -72,7 +76,8 @@ impl Line {
         }
     }
 
-    /// Lines for so many keys in use at once, half full then: 16 bytes a key (8 on targets without 64-bit atomics). At that, more than 99.9 % of keys find an entry.
+    /// Lines for so many keys in use at once, half full then: 16 bytes a key (8 on targets without
+    /// 64-bit atomics). At that, more than 99.9 % of keys find an entry.
     ///
     /// ```
     /// # use portcullis_core::Line;
@@ -82,13 +87,16 @@ impl Line {
     #[cfg(feature = "std")]
     #[must_use]
     pub fn for_keys(keys: usize) -> std::boxed::Box<[Self]> {
-        (0..keys.div_ceil(PLACES / 2).max(1)).map(|_| Self::new()).collect()
+        (0..keys.div_ceil(PLACES / 2).max(1))
+            .map(|_| Self::new())
+            .collect()
     }
 
     /// The entry that is held under `tag`, in the line number `line`.
     ///
-    /// Looks at all places without a branch. Where a key lies no processor can foresee, and one that goes astray there loses what it has done of the next
-    /// request meanwhile, most of all its hash.
+    /// Looks at all places without a branch. Where a key lies no processor can foresee, and one
+    /// that goes astray there loses what it has done of the next request meanwhile, most of all its
+    /// hash.
     #[inline]
     fn find(&self, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
         let wanted = HELD | tag;
@@ -100,14 +108,23 @@ impl Line {
         let word = self.entries.get(place)?;
         // Once more, rather than to keep all eight.
         let held = Held(word.load(Relaxed));
-        let entry = Entry { word, at: line * PLACES + place };
+        let entry = Entry {
+            word,
+            at: line * PLACES + place,
+        };
         (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
     }
 
     /// The entries of the line number `line`.
     #[inline]
     pub(crate) fn entries(&self, line: usize) -> impl Iterator<Item = Entry<'_>> {
-        self.entries.iter().enumerate().map(move |(place, word)| Entry { word, at: line * PLACES + place })
+        self.entries
+            .iter()
+            .enumerate()
+            .map(move |(place, word)| Entry {
+                word,
+                at: line * PLACES + place,
+            })
     }
 }
 
@@ -119,7 +136,10 @@ impl Default for Line {
 
 /// The entries of all `lines`.
 pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
-    lines.iter().enumerate().flat_map(|(at, line)| line.entries(at))
+    lines
+        .iter()
+        .enumerate()
+        .flat_map(|(at, line)| line.entries(at))
 }
 
 /// One entry, and where in the table it lies.
@@ -147,29 +167,39 @@ impl Held {
     }
 
     const fn of(word: u64) -> Option<Self> {
-        if word & HELD == 0 { None } else { Some(Self(word)) }
+        if word & HELD == 0 {
+            None
+        } else {
+            Some(Self(word))
+        }
     }
 }
 
 impl Entry<'_> {
     #[inline]
     pub(crate) fn held(self) -> Option<Held> {
-        // Acquire: pairs with `add`; what was done in the use of an entry comes before its limiter is judged.
+        // Acquire: pairs with `add`; what was done in the use of an entry comes before its limiter
+        // is judged.
         Held::of(self.word.load(Acquire))
     }
 
     /// Changes the state from what was read.
     ///
-    /// Acquire: who takes a permit sees what its former holder wrote before `release`, or before this, by which permits may be given back as well.
+    /// Acquire: who takes a permit sees what its former holder wrote before `release`, or before
+    /// this, by which permits may be given back as well.
     #[inline(always)]
     pub(crate) fn change(self, from: Held, state: u64) -> Result<(), Option<Held>> {
-        match self.word.compare_exchange_weak(from.0, from.with(state), AcqRel, Relaxed) {
+        match self
+            .word
+            .compare_exchange_weak(from.0, from.with(state), AcqRel, Relaxed)
+        {
             Ok(_) => Ok(()),
             Err(newer) => Err(Held::of(newer).filter(|held| held.tag() == from.tag())),
         }
     }
 
-    /// Adds to the state, wrapping, of an entry that is in use, and so held by the same key for as long.
+    /// Adds to the state, wrapping, of an entry that is in use, and so held by the same key for as
+    /// long.
     pub(crate) fn add(self, state: u64) {
         // Release: pairs with `change`, and with the claim of an entry.
         self.word.fetch_add(state << STATE_AT, Release);
@@ -177,12 +207,15 @@ impl Entry<'_> {
 
     /// Makes an entry vacant that is as it was read.
     pub(crate) fn vacate(self, from: Held) -> bool {
-        self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()
+        self.word
+            .compare_exchange_weak(from.0, 0, Relaxed, Relaxed)
+            .is_ok()
     }
 }
 
-/// Where a key's entry may lie, and what it is known by: of a table, from [`Key::address`](crate::Key::address). It keeps neither the key nor the table; two that are equal
-/// share an entry.
+/// Where a key's entry may lie, and what it is known by: of a table, from
+/// [`Key::address`](crate::Key::address). It keeps neither the key nor the table; two that are
+/// equal share an entry.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Key, Keyed, Line, Seed, Timestamp};
@@ -228,7 +261,9 @@ pub(crate) struct Claimed<'t> {
 impl Claimed<'_> {
     pub(crate) fn hold(self, state: u64) {
         // Release: what the claim has read of the former holder's permits comes before.
-        self.entry.word.store(state << STATE_AT | HELD | self.tag, Release);
+        self.entry
+            .word
+            .store(state << STATE_AT | HELD | self.tag, Release);
     }
 
     pub(crate) fn withdraw(self) {
@@ -246,7 +281,8 @@ impl PartialEq for Address {
 impl Eq for Address {}
 
 impl Address {
-    /// The number of a group, of `groups`, for those who keep something for each key: equal addresses are in the same one.
+    /// The number of a group, of `groups`, for those who keep something for each key: equal
+    /// addresses are in the same one.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
@@ -257,20 +293,29 @@ impl Address {
         self.tag as usize % groups
     }
 
-    /// The two of `lines` lines that `hash` names, and its tag under the limit `limit` of those that `limit_bits` tell apart.
+    /// The two of `lines` lines that `hash` names, and its tag under the limit `limit` of those
+    /// that `limit_bits` tell apart.
     #[inline]
     pub(crate) const fn new(hash: u64, lines: usize, limit: usize, limit_bits: u32) -> Self {
         let fingerprint = hash & TAG >> limit_bits;
         // No tag is 0.
         let fingerprint = if fingerprint == 0 { 1 } else { fingerprint };
         let tag = (limit as u64) << (TAG_BITS - limit_bits) | fingerprint;
-        Self { first: pick(hash, lines), tag, lines }
+        Self {
+            first: pick(hash, lines),
+            tag,
+            lines,
+        }
     }
 
     /// The other line. Few keys need it, so it is computed for those.
     const fn second(&self) -> usize {
         let sum = pick(self.tag.wrapping_mul(MIX), self.lines);
-        if sum >= self.first { sum - self.first } else { sum + self.lines - self.first }
+        if sum >= self.first {
+            sum - self.first
+        } else {
+            sum + self.lines - self.first
+        }
     }
 
     pub(crate) const fn tag(&self) -> u64 {
@@ -286,7 +331,11 @@ impl Address {
     /// lines.
     pub(crate) const fn identity(&self) -> u64 {
         let second = self.second();
-        let line = if self.first < second { self.first } else { second };
+        let line = if self.first < second {
+            self.first
+        } else {
+            second
+        };
         self.tag | (line as u64) << TAG_BITS
     }
 
@@ -294,7 +343,8 @@ impl Address {
     fn entries<'t>(&self, lines: &'t [Line]) -> impl Iterator<Item = Entry<'t>> {
         let second = Some(self.second()).filter(|second| *second != self.first);
         let both = iter::once(self.first).chain(second);
-        both.filter_map(|at| Some((at, lines.get(at)?))).flat_map(|(at, line)| line.entries(at))
+        both.filter_map(|at| Some((at, lines.get(at)?)))
+            .flat_map(|(at, line)| line.entries(at))
     }
 
     /// The entry that the key holds in the first line, as nearly all keys do.
@@ -329,8 +379,13 @@ impl Address {
     }
 
     /// Whether a claim would find an entry.
-    pub(crate) fn has_room(&self, lines: &[Line], is_free: impl Fn(usize, Option<Held>) -> bool) -> bool {
-        self.entries(lines).any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
+    pub(crate) fn has_room(
+        &self,
+        lines: &[Line],
+        is_free: impl Fn(usize, Option<Held>) -> bool,
+    ) -> bool {
+        self.entries(lines)
+            .any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
     }
 
     /// Claims an entry that is free, vacant or held, in the first line before the second.
@@ -340,11 +395,15 @@ impl Address {
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
         for entry in self.entries(lines) {
-            // Acquire: pairs with `add`; what was done in the entry's use comes before it is judged.
+            // Acquire: pairs with `add`; what was done in the entry's use comes before it is
+            // judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
                 // Relaxed: the fence in `confirm` follows.
-                match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {
+                match entry
+                    .word
+                    .compare_exchange_weak(word, self.tag, Relaxed, Acquire)
+                {
                     Ok(_) => return self.confirm(lines, entry, Held::of(word)),
                     Err(newer) => word = newer,
                 }
@@ -354,10 +413,14 @@ impl Address {
     }
 
     fn confirm<'t>(&self, lines: &'t [Line], mine: Entry<'t>, replaced: Option<Held>) -> Claim<'t> {
-        let claimed = Claimed { entry: mine, tag: self.tag };
+        let claimed = Claimed {
+            entry: mine,
+            tag: self.tag,
+        };
         // Of two that claim at once, at least one reads what the other wrote before.
         fence(SeqCst);
-        let is_same = |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
+        let is_same =
+            |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
         if self.entries(lines).any(is_same) {
             claimed.withdraw();
             return Claim::Raced;
@@ -374,8 +437,8 @@ fn may_be_claimed(at: usize, word: u64, is_free: impl Fn(usize, Option<Held>) ->
 /// Moves a tag's bits up: an odd number near 2^64 divided by the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One of `lines` lines, from the upper half of a hash: a range of any size, by a multiplication (Lemire, "Fast random integer generation
-/// in an interval", 2019).
+/// One of `lines` lines, from the upper half of a hash: a range of any size, by a multiplication
+/// (Lemire, "Fast random integer generation in an interval", 2019).
 const fn pick(hash: u64, lines: usize) -> usize {
     (((hash >> 32) * (lines as u64 & 0xffff_ffff)) >> 32) as usize
 }
@@ -394,9 +457,16 @@ mod tests {
         });
         for (nth, one) in addresses.iter().enumerate() {
             for other in &addresses[nth..] {
-                assert_eq!(one == other, one.identity() == other.identity(), "{one:?} and {other:?}");
+                assert_eq!(
+                    one == other,
+                    one.identity() == other.identity(),
+                    "{one:?} and {other:?}"
+                );
             }
-            let moved = Address { first: one.second(), ..*one };
+            let moved = Address {
+                first: one.second(),
+                ..*one
+            };
             assert_eq!((moved == *one, moved.identity()), (true, one.identity()));
         }
         let ahead = |hash| Address::new(hash, lines, 0, 0).identity() >> TAG_BITS;

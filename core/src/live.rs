@@ -1,44 +1,47 @@
 //! A word of state, and settings that are exchanged while others decide by them.
 //!
 //! ```text
-//! word      era | set | slow | mark | state    one atomic word; `state` and `mark` are the limiter's own
-//! sets      two sets of settings               the lowest bit of `set` names the one in force
-//! newest    a tick, wrapped                    no grant in the word has a newer time
-//! granted   a tick, wrapped                    equal to `newest` only if a grant in the word has that time
-//! claim     0 or 1                             whether a call is changing settings or giving back
-//! inside    a count for each quarter of `set`  the calls that decide while `slow` is set
+//! word      era | set | slow | mark | state  one word; `state` and `mark` are the limiter's own
+//! sets      two sets of settings             the lowest bit of `set` names the one in force
+//! newest    a tick, wrapped                  no grant in the word has a newer time
+//! granted   a tick, wrapped                  `newest`, if a grant in the word has that time
+//! claim     0 or 1                           whether a call is changing settings or giving back
+//! inside    a count for each quarter of `set` the calls that decide while `slow` is set
 //! ```
 //!
-//! - *decide* (take, reserve): reads the word and the set that it names, notes its time in `newest`,
-//!   exchanges the word, and notes its time in `granted`. A denial reads the word again instead.
+//! - *decide* (take, reserve): reads the word and the set that it names, notes its time in
+//!   `newest`, exchanges the word, and notes its time in `granted`. A denial reads the word again
+//!   instead.
 //! - *give back*: under the claim. Exchanges the word for one in which less is taken.
-//! - *change*: under the claim. Fills the set that is not in force, and exchanges the word for one that
-//!   names it, with the state turned into the new settings' terms.
+//! - *change*: under the claim. Fills the set that is not in force, and exchanges the word for one
+//!   that names it, with the state turned into the new settings' terms.
 //!
-//! A call that finds the claim held gives nothing back, or answers [`ChangeError::Busy`]: no call waits.
+//! A call that finds the claim held gives nothing back, or answers [`ChangeError::Busy`]: no call
+//! waits.
 //!
 //! Invariants:
 //!
-//! 1. *While a call holds the claim and the word stays the same, no permit is granted.* Decisions only
-//!    ever add to what is taken, and everything that subtracts holds the claim. So what the holder has
-//!    computed from the word and from `newest` still holds when its exchange succeeds.
-//! 2. *While the word stays the same, so does the set that it names.* `set` counts changes, and comes
-//!    round. Where that takes longer than twice the longest staleness that was ever in force, no call is
-//!    paused for so long. Where changes come faster, the word is marked as *slow*: then each call that
-//!    grants counts itself in, and decides again, and no change enters a quarter of the range of `set` while a call is in
-//!    that counted itself in there a round ago. A word that is not marked equals none that is; the mark
-//!    goes after twice the staleness.
+//! 1. *While a call holds the claim and the word stays the same, no permit is granted.* Decisions
+//!    only ever add to what is taken, and everything that subtracts holds the claim. So what the
+//!    holder has computed from the word and from `newest` still holds when its exchange succeeds.
+//! 2. *While the word stays the same, so does the set that it names.* `set` counts changes, and
+//!    comes round. Where that takes longer than twice the longest staleness that was ever in force,
+//!    no call is paused for so long. Where changes come faster, the word is marked as *slow*: then
+//!    each call that grants counts itself in, and decides again, and no change enters a quarter of
+//!    the range of `set` while a call is in that counted itself in there a round ago. A word that
+//!    is not marked equals none that is; the mark goes after twice the staleness.
 //! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something
 //!    is given back that is not the last take. A receipt bears the number of its era (`era` and
-//!    `set`), and the time that `newest` had when it was written. No later era began before that; and
-//!    as no more eras begin at one instant of `newest` than can be told apart, one of the same number
-//!    began after it. (Where settings are changed more often than that at one instant, no receipt of
-//!    that instant is good.) An era that a take began ends without a trace if that take is rolled
-//!    back: none of its receipts is out then, and the era before it goes on.
+//!    `set`), and the time that `newest` had when it was written. No later era began before that;
+//!    and as no more eras begin at one instant of `newest` than can be told apart, one of the same
+//!    number began after it. (Where settings are changed more often than that at one instant, no
+//!    receipt of that instant is good.) An era that a take began ends without a trace if that take
+//!    is rolled back: none of its receipts is out then, and the era before it goes on.
 //!
-//! `newest` is noted before the word is exchanged, so a call that is denied in the end may have noted its
-//! time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves as little as it
-//! would at any time up to `newest`; a refund takes it for the newest, which gives back less.
+//! `newest` is noted before the word is exchanged, so a call that is denied in the end may have
+//! noted its time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves
+//! as little as it would at any time up to `newest`; a refund takes it for the newest, which gives
+//! back less.
 
 use core::fmt;
 use core::hint::cold_path;
@@ -62,8 +65,8 @@ pub(crate) struct Live<const N: usize, W: Word> {
     /// The longest staleness of all settings that there were, in ticks. Changes under the claim.
     late: AtomicWord<W>,
     // The rest is read and written under the claim.
-    /// `newest` when the era began, and by how much the number of era and set has grown at that time. If it
-    /// has come round, the next tick: of such an era no receipt has been written yet.
+    /// `newest` when the era began, and by how much the number of era and set has grown at that
+    /// time. If it has come round, the next tick: of such an era no receipt has been written yet.
     era_began: AtomicWord<W>,
     begun: AtomicWord<W>,
     /// Where a take began the era: the word before it, marked, as far as the take counts from
@@ -150,7 +153,8 @@ impl<const N: usize, W: Word> Live<N, W> {
     /// The word, to decide by.
     #[inline(always)]
     pub(crate) fn load(&self) -> u64 {
-        // Acquire: pairs with the release in `change`; the set that the word names has been written.
+        // Acquire: pairs with the release in `change`; the set that the word names has been
+        // written.
         self.word.load(Acquire)
     }
 
@@ -166,8 +170,8 @@ impl<const N: usize, W: Word> Live<N, W> {
         if word & Self::SET == 0 {
             even
         } else {
-            // Not colder than the other: so that the compiler branches, and the loads need not wait for the
-            // word.
+            // Not colder than the other: so that the compiler branches, and the loads need not wait
+            // for the word.
             cold_path();
             odd
         }
@@ -176,17 +180,20 @@ impl<const N: usize, W: Word> Live<N, W> {
     /// Replaces `word` by `next`, if it is unchanged; else says what it is now.
     #[inline(always)]
     pub(crate) fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
-        // Release: a call that reads this word also sees what was noted before, and a change comes after all
-        // that was decided by the set that it is about to overwrite. Acquire on failure: as `load`.
-        self.word.compare_exchange_weak(word, next & W::MASK, Release, Acquire).map(|_| ())
+        // Release: a call that reads this word also sees what was noted before, and a change comes
+        // after all that was decided by the set that it is about to overwrite. Acquire on failure:
+        // as `load`.
+        self.word
+            .compare_exchange_weak(word, next & W::MASK, Release, Acquire)
+            .map(|_| ())
     }
 
-    /// Whether the word is still `word`, so that what was computed from its settings holds; else says what
-    /// it is now.
+    /// Whether the word is still `word`, so that what was computed from its settings holds; else
+    /// says what it is now.
     #[inline]
     pub(crate) fn confirm(&self, word: u64) -> Result<(), u64> {
-        // Pairs with the release of the settings in `change`: a call that has read one that was being
-        // written sees that the word has changed.
+        // Pairs with the release of the settings in `change`: a call that has read one that was
+        // being written sees that the word has changed.
         fence(Acquire);
         match self.word.load(Relaxed) {
             same if same == word => Ok(()),
@@ -210,13 +217,14 @@ impl<const N: usize, W: Word> Live<N, W> {
     pub(crate) fn count_in(&self) -> Inside<'_, W> {
         let quarter = &self.inside[Self::quarter(self.word.load(Relaxed))];
         quarter.fetch_add(1, Relaxed);
-        // Pairs with the fence in `next_set`: either a change that enters this quarter later sees this call,
-        // or this call sees the word of that change.
+        // Pairs with the fence in `next_set`: either a change that enters this quarter later sees
+        // this call, or this call sees the word of that change.
         fence(SeqCst);
         Inside(quarter)
     }
 
-    /// Takes the mark off that makes calls count themselves in, if no call can be paused since before it.
+    /// Takes the mark off that makes calls count themselves in, if no call can be paused since
+    /// before it.
     pub(crate) fn calm(&self, tick: u64) {
         let is_over = || {
             let passed = tick.wrapping_sub(self.slow_since.load(Relaxed)) & W::MASK;
@@ -250,12 +258,16 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is written.
-    /// Returns the newest.
+    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is
+    /// written. Returns the newest.
     #[inline(always)]
     pub(crate) fn note(&self, tick: u64) -> u64 {
         // Relaxed, here and below: released with the word.
-        if self.newest.load(Relaxed) == tick & W::MASK { tick } else { self.note_newer(tick) }
+        if self.newest.load(Relaxed) == tick & W::MASK {
+            tick
+        } else {
+            self.note_newer(tick)
+        }
     }
 
     #[cold]
@@ -266,7 +278,10 @@ impl<const N: usize, W: Word> Live<N, W> {
             if let Some(ahead) = self.ahead(newest, tick) {
                 return tick.saturating_add(ahead);
             }
-            match self.newest.compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed) {
+            match self
+                .newest
+                .compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed)
+            {
                 Ok(_) => {
                     // What was granted a turn of the word ago confirms nothing.
                     self.granted.store(!tick & W::MASK, Relaxed);
@@ -277,7 +292,8 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Notes that a decision at `tick` has been written, where [`note`](Self::note) said `newest` before it.
+    /// Notes that a decision at `tick` has been written, where [`note`](Self::note) said `newest`
+    /// before it.
     #[inline(always)]
     pub(crate) fn confirm_newest(&self, tick: u64, newest: u64) {
         if tick == newest {
@@ -285,16 +301,21 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// By how many ticks `newest` is ahead of `tick`, if it is. A narrow word comes round: by more than a
-    /// time may be late, `newest` lies a turn behind.
+    /// By how many ticks `newest` is ahead of `tick`, if it is. A narrow word comes round: by more
+    /// than a time may be late, `newest` lies a turn behind.
     #[inline(always)]
     fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
         let ahead = newest.wrapping_sub(tick) & W::MASK;
-        let most = if W::BITS == 64 { Self::AHEAD } else { self.late.load(Relaxed) };
+        let most = if W::BITS == 64 {
+            Self::AHEAD
+        } else {
+            self.late.load(Relaxed)
+        };
         if ahead <= most { Some(ahead) } else { None }
     }
 
-    /// The later of `tick` and the newest tick of the decisions in the word, which the caller has loaded.
+    /// The later of `tick` and the newest tick of the decisions in the word, which the caller has
+    /// loaded.
     pub(crate) fn no_older_than_newest(&self, tick: u64) -> u64 {
         tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
@@ -311,7 +332,8 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 }
 
-/// The tick of a change: both are the same, unless a call that may have been denied has noted the latest.
+/// The tick of a change: both are the same, unless a call that may have been denied has noted the
+/// latest.
 #[derive(Clone, Copy)]
 pub(crate) struct When {
     pub(crate) earliest: u64,
@@ -330,10 +352,11 @@ pub(crate) struct Noted {
 }
 
 impl<const N: usize, W: Word> Live<N, W> {
-    /// The receipt of a decision at `tick` that leaves `word`; `newest` is what [`note`](Self::note) said.
+    /// The receipt of a decision at `tick` that leaves `word`; `newest` is what
+    /// [`note`](Self::note) said.
     ///
-    /// A narrow word leaves room for the time by which the decision was late, so that its tick is known also
-    /// where `newest` lies a turn of the word behind and seems to be ahead.
+    /// A narrow word leaves room for the time by which the decision was late, so that its tick is
+    /// known also where `newest` lies a turn of the word behind and seems to be ahead.
     #[inline(always)]
     pub(crate) fn receipt(word: u64, tick: u64, newest: u64) -> Receipt {
         let late = newest.wrapping_sub(tick);
@@ -347,20 +370,28 @@ impl<const N: usize, W: Word> Live<N, W> {
 
     /// What a receipt tells that bears a word and the newest time alone.
     pub(crate) const fn noted_in_full(receipt: Receipt) -> Noted {
-        Noted { word: receipt.note() & !Self::SLOW, tick: receipt.time(), newest: receipt.time() }
+        Noted {
+            word: receipt.note() & !Self::SLOW,
+            tick: receipt.time(),
+            newest: receipt.time(),
+        }
     }
 
     /// What a receipt tells that [`receipt`](Self::receipt) has written.
     pub(crate) const fn noted(receipt: Receipt) -> Noted {
         let late = receipt.note().unbounded_shr(W::BITS);
         let (word, newest) = (receipt.note() & W::MASK & !Self::SLOW, receipt.time());
-        Noted { word, tick: newest.wrapping_sub(late), newest }
+        Noted {
+            word,
+            tick: newest.wrapping_sub(late),
+            newest,
+        }
     }
 
-    /// Changes settings and state together, at `tick` or at the newest time of a grant if that is later:
-    /// `turn` makes new ones from the word and [`When`] that is. Under the new settings a time may be `late`
-    /// ticks old. What `turn` makes beside them is passed to `keep` when they are in force, under the
-    /// claim still.
+    /// Changes settings and state together, at `tick` or at the newest time of a grant if that is
+    /// later: `turn` makes new ones from the word and [`When`] that is. Under the new settings a
+    /// time may be `late` ticks old. What `turn` makes beside them is passed to `keep` when they
+    /// are in force, under the claim still.
     ///
     /// Lock-free: tried again for each decision that comes between.
     pub(crate) fn change<T>(
@@ -375,27 +406,42 @@ impl<const N: usize, W: Word> Live<N, W> {
         loop {
             let word = self.load();
             let newest = self.no_older_than_newest(tick);
-            // If a grant of that time is not in the word, the word has changed, and the exchange fails.
+            // If a grant of that time is not in the word, the word has changed, and the exchange
+            // fails.
             let is_certain = newest == tick || self.granted.load(Relaxed) == newest & W::MASK;
             let earliest = if is_certain { newest } else { tick };
             if W::BITS < 64 && newest - tick > late {
-                // Either the change is later than a call may be under its settings, or `newest` lies a turn
-                // behind. Both pass.
+                // Either the change is later than a call may be under its settings, or `newest`
+                // lies a turn behind. Both pass.
                 return Err(ChangeError::Busy);
             }
-            let (settings, state, kept) = turn(word, When { earliest, latest: newest })?;
-            let next = claim.next_set(word, newest, longest).ok_or(ChangeError::Busy)? | state & Self::STATE;
+            let (settings, state, kept) = turn(
+                word,
+                When {
+                    earliest,
+                    latest: newest,
+                },
+            )?;
+            let next = claim
+                .next_set(word, newest, longest)
+                .ok_or(ChangeError::Busy)?
+                | state & Self::STATE;
             self.note(newest);
-            // Before the word, so that no call under the new settings takes `newest` for a turn behind.
+            // Before the word, so that no call under the new settings takes `newest` for a turn
+            // behind.
             self.late.store(longest, Relaxed);
             for (cell, setting) in self.set(next).iter().zip(settings) {
-                // Release: pairs with the fence in `confirm`. A call that reads this also sees that the word
-                // has left the set.
+                // Release: pairs with the fence in `confirm`. A call that reads this also sees that
+                // the word has left the set.
                 cell.store(setting, Release);
             }
-            // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the last decision
-            // by the old set, which the next change overwrites.
-            if self.word.compare_exchange_weak(word, next, AcqRel, Relaxed).is_ok() {
+            // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the
+            // last decision by the old set, which the next change overwrites.
+            if self
+                .word
+                .compare_exchange_weak(word, next, AcqRel, Relaxed)
+                .is_ok()
+            {
                 claim.has_begun_set(word, next, newest);
                 self.confirm_newest(newest, newest);
                 keep(kept);
@@ -409,16 +455,19 @@ impl<const N: usize, W: Word> Live<N, W> {
 pub(crate) struct Claim<'a, const N: usize, W: Word>(&'a Live<N, W>);
 
 impl<const N: usize, W: Word> Claim<'_, N, W> {
-    /// Whether a receipt of the word's era was written in that very era, and not in an earlier one of the
-    /// same number. `newest` is the newest time now.
+    /// Whether a receipt of the word's era was written in that very era, and not in an earlier one
+    /// of the same number. `newest` is the newest time now.
     pub(crate) fn wrote(&self, receipt: Noted, newest: u64) -> bool {
         let era = newest.wrapping_sub(self.0.era_began.load(Relaxed)) & W::MASK;
         let is_to_come = era == W::MASK;
-        !is_to_come && newest.checked_sub(receipt.newest).is_some_and(|age| age <= era)
+        !is_to_come
+            && newest
+                .checked_sub(receipt.newest)
+                .is_some_and(|age| age <= era)
     }
 
-    /// Replaces `word` by one of a new era with the state `state`, in which nothing is marked. If no era may
-    /// begin now, `None`: nothing is done.
+    /// Replaces `word` by one of a new era with the state `state`, in which nothing is marked. If
+    /// no era may begin now, `None`: nothing is done.
     pub(crate) fn begin_era(&self, word: u64, state: u64) -> Option<Result<(), u64>> {
         // After the word: it is no older than any decision in it.
         let newest = self.0.newest.load(Relaxed);
@@ -447,7 +496,10 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         let next = self.next_era(word, newest)? | left & Live::<N, W>::STATE;
         live.exchange(word, next).ok()?;
         self.has_begun(newest, Live::<N, W>::SETS_IN_ERA);
-        live.before.store(word & !Live::<N, W>::STATE | from & Live::<N, W>::STATE, Relaxed);
+        live.before.store(
+            word & !Live::<N, W>::STATE | from & Live::<N, W>::STATE,
+            Relaxed,
+        );
         live.before_began.store(began, Relaxed);
         live.before_begun.store(begun, Relaxed);
         Some(next)
@@ -481,14 +533,15 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         let replaced = live.exchange(word, next);
         if replaced.is_ok() {
             live.before.store(NOTHING_BEFORE, Relaxed);
-            live.era_began.store(live.before_began.load(Relaxed), Relaxed);
+            live.era_began
+                .store(live.before_began.load(Relaxed), Relaxed);
             live.begun.store(live.before_begun.load(Relaxed), Relaxed);
         }
         Some(replaced.map(|()| next))
     }
 
-    /// Era and set of `word`, in the next era; `None` if as many have begun at this time as can be told
-    /// apart.
+    /// Era and set of `word`, in the next era; `None` if as many have begun at this time as can be
+    /// told apart.
     fn next_era(&self, word: u64, newest: u64) -> Option<u64> {
         let may = self.begun_at(newest) + Live::<N, W>::SETS_IN_ERA < Live::<N, W>::NUMBERS;
         let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
@@ -498,7 +551,11 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     /// By how much the number of era and set has grown at the time `newest`.
     fn begun_at(&self, newest: u64) -> u64 {
         let is_at_once = self.0.era_began.load(Relaxed) == newest & W::MASK;
-        if is_at_once { self.0.begun.load(Relaxed) } else { 0 }
+        if is_at_once {
+            self.0.begun.load(Relaxed)
+        } else {
+            0
+        }
     }
 
     /// Notes that the number of era and set has grown by so much at the time `newest`.
@@ -508,22 +565,27 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         self.0.before.store(NOTHING_BEFORE, Relaxed);
         // If all numbers were in use at this time, none of its receipts tells which era it is of.
         let is_all = begun + 1 >= Live::<N, W>::NUMBERS;
-        self.0.era_began.store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
+        self.0
+            .era_began
+            .store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
     }
 
-    /// Era and set of `word`, with the next set in force; `None` if a call may be paused since that set was
-    /// last in force, and would decide by what it was then.
+    /// Era and set of `word`, with the next set in force; `None` if a call may be paused since that
+    /// set was last in force, and would decide by what it was then.
     fn next_set(&self, word: u64, newest: u64, late: u64) -> Option<u64> {
         let live = self.0;
         let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
         // The next era begins with the first set.
         let next = upper.wrapping_add(Live::<N, W>::SET) & W::MASK;
-        let is_over = |since: &AtomicWord<W>| newest.wrapping_sub(since.load(Relaxed)) & W::MASK > 2 * late;
+        let is_over =
+            |since: &AtomicWord<W>| newest.wrapping_sub(since.load(Relaxed)) & W::MASK > 2 * late;
         if word & Live::<N, W>::SLOW != 0 && is_over(&live.slow_since) {
             // Fast again: no call is paused since the word was last so.
             return Some(next & !Live::<N, W>::SLOW);
         }
-        let Some(quarter) = Self::entered(next) else { return Some(next) };
+        let Some(quarter) = Self::entered(next) else {
+            return Some(next);
+        };
         let are_out = |quarters: &[AtomicWord<W>]| {
             // Pairs with the fence in `count_in`.
             fence(SeqCst);
@@ -556,7 +618,8 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     /// Which quarter of the range of sets begins with that of a word, if one does.
     fn entered(word: u64) -> Option<usize> {
         let set = (word & Live::<N, W>::SETS) / Live::<N, W>::SET;
-        set.is_multiple_of(Live::<N, W>::QUARTER).then(|| Live::<N, W>::quarter(word))
+        set.is_multiple_of(Live::<N, W>::QUARTER)
+            .then(|| Live::<N, W>::quarter(word))
     }
 }
 
@@ -580,19 +643,26 @@ impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
 /// Why a limiter's settings have not been changed.
 ///
 /// ```
-/// use portcullis_core::{AdjustableBucket, Carry, ChangeError, Rate, Setting, SettingsError, Timestamp};
+/// use portcullis_core::{
+///     AdjustableBucket, Carry, ChangeError, Rate, Setting, SettingsError, Timestamp,
+/// };
 ///
 /// let bucket = AdjustableBucket::new(Rate::per_second(1), 5);
 /// let refused = bucket.adjust_at(Timestamp::ZERO, Rate::per_second(1), 0, Carry::Keep);
-/// assert_eq!(refused, Err(ChangeError::Settings(SettingsError::Zero { setting: Setting::Burst })));
+/// assert_eq!(
+///     refused,
+///     Err(ChangeError::Settings(SettingsError::Zero {
+///         setting: Setting::Burst
+///     }))
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Another call is changing them or giving back, on another thread or interrupted by this one; or a call
-    /// is in the middle of a decision since so many changes ago that one more could not be told apart.
-    /// Nothing has changed; try again later.
+    /// Another call is changing them or giving back, on another thread or interrupted by this one;
+    /// or a call is in the middle of a decision since so many changes ago that one more could not
+    /// be told apart. Nothing has changed; try again later.
     Busy,
     /// More is owed than the new settings can express. Nothing has changed; try again later.
     Owes,
@@ -629,7 +699,9 @@ impl core::error::Error for ChangeError {
 /// let carried = |carry| {
 ///     let bucket = AdjustableBucket::new(Rate::per_second(1), 10);
 ///     bucket.try_acquire_at(Timestamp::ZERO, 4).unwrap();
-///     bucket.adjust_at(Timestamp::ZERO, Rate::per_second(1), 20, carry).unwrap();
+///     bucket
+///         .adjust_at(Timestamp::ZERO, Rate::per_second(1), 20, carry)
+///         .unwrap();
 ///     bucket.available_at(Timestamp::ZERO)
 /// };
 /// assert_eq!(carried(Carry::Keep), 6);
@@ -641,7 +713,8 @@ impl core::error::Error for ChangeError {
 pub enum Carry {
     /// As many are available as before, at most the new capacity.
     Keep,
-    /// The same share of the capacity is available, to the fraction of a permit. What is owed stays owed.
+    /// The same share of the capacity is available, to the fraction of a permit. What is owed stays
+    /// owed.
     Proportional,
     /// As many are in use as before: what the capacity grows by is available at once, or pays what
     /// is owed; what it shrinks by is taken away, down to nothing available. Less is added where a

@@ -1,7 +1,8 @@
 //! What a limiter knows about an outcome: typed, by name, without allocation.
 //!
-//! The .NET rate limiting proposal hangs a bag of objects keyed by strings on each lease. Here a [`Name`] knows
-//! its type, a limiter *offers* values when it is asked ([`Limiter::metadata`]), and nothing is stored.
+//! The .NET rate limiting proposal hangs a bag of objects keyed by strings on each lease. Here a
+//! [`Name`] knows its type, a limiter *offers* values when it is asked ([`Limiter::metadata`]), and
+//! nothing is stored.
 //!
 //! ```
 //! use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER};
@@ -12,9 +13,19 @@
 //! bucket.try_acquire_at(now, 1).unwrap();
 //! let denied = bucket.try_acquire_at(now, 1).unwrap_err();
 //!
-//! assert_eq!(RETRY_AFTER.of_denied(&bucket, now, denied), Some(Retry::At(Timestamp::from_millis(500))));
-//! assert_eq!(REASON_PHRASE.of_denied(&bucket, now, denied), Some("permits exhausted"));
-//! assert_eq!(RETRY_AFTER.of_granted(&bucket, now), None, "nothing to wait for");
+//! assert_eq!(
+//!     RETRY_AFTER.of_denied(&bucket, now, denied),
+//!     Some(Retry::At(Timestamp::from_millis(500)))
+//! );
+//! assert_eq!(
+//!     REASON_PHRASE.of_denied(&bucket, now, denied),
+//!     Some("permits exhausted")
+//! );
+//! assert_eq!(
+//!     RETRY_AFTER.of_granted(&bucket, now),
+//!     None,
+//!     "nothing to wait for"
+//! );
 //! ```
 
 use core::any::Any;
@@ -52,7 +63,9 @@ pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
 /// let limit = Concurrency::new(1);
 /// let _held = limit.try_acquire(1).unwrap();
 /// let denied = limit.try_acquire(1).unwrap_err();
-/// let used = metadata::USED_SHARE.of_denied(&limit, Timestamp::ZERO, denied).unwrap();
+/// let used = metadata::USED_SHARE
+///     .of_denied(&limit, Timestamp::ZERO, denied)
+///     .unwrap();
 /// assert_eq!((used.permits, used.capacity), (1, 1));
 /// ```
 pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
@@ -64,7 +77,9 @@ pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 ///
 /// let limit = Concurrency::new(4);
 /// let _lease = limit.try_acquire(3).unwrap();
-/// let used = metadata::USED_SHARE.of_granted(&limit, Timestamp::ZERO).unwrap();
+/// let used = metadata::USED_SHARE
+///     .of_granted(&limit, Timestamp::ZERO)
+///     .unwrap();
 /// assert_eq!((used.permits, used.capacity), (3, 4));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,11 +94,15 @@ pub struct Used {
 impl Used {
     pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp) -> Self {
         let capacity = limiter.capacity();
-        Self { permits: capacity.saturating_sub(limiter.available_at(now)), capacity }
+        Self {
+            permits: capacity.saturating_sub(limiter.available_at(now)),
+            capacity,
+        }
     }
 }
 
-/// The name of a piece of metadata, and its type. Two names are the same if their text and their type are.
+/// The name of a piece of metadata, and its type. Two names are the same if their text and their
+/// type are.
 ///
 /// Libraries and applications make names of their own, as constants:
 ///
@@ -105,7 +124,10 @@ impl<T: 'static> Name<T> {
     /// const TENANT: Name<u32> = Name::new("com.example.TENANT");
     /// ```
     pub const fn new(text: &'static str) -> Self {
-        Self { text, _type: PhantomData }
+        Self {
+            text,
+            _type: PhantomData,
+        }
     }
 
     /// The name's text.
@@ -122,7 +144,10 @@ impl<T: 'static> Name<T> {
     ///
     /// ```
     /// # use portcullis_core::{Timestamp, Unlimited, metadata};
-    /// assert_eq!(metadata::REASON_PHRASE.of_granted(&Unlimited, Timestamp::ZERO), None);
+    /// assert_eq!(
+    ///     metadata::REASON_PHRASE.of_granted(&Unlimited, Timestamp::ZERO),
+    ///     None
+    /// );
     /// ```
     pub fn of_granted<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp) -> Option<T> {
         self.get(|offers| limiter.metadata(now, None, offers))
@@ -135,15 +160,29 @@ impl<T: 'static> Name<T> {
     /// let limit = Concurrency::new(1);
     /// let _held = limit.try_acquire(1).unwrap();
     /// let denied = limit.try_acquire(1).unwrap_err();
-    /// assert!(metadata::REASON_PHRASE.of_denied(&limit, Timestamp::ZERO, denied).is_some());
+    /// assert!(
+    ///     metadata::REASON_PHRASE
+    ///         .of_denied(&limit, Timestamp::ZERO, denied)
+    ///         .is_some()
+    /// );
     /// ```
-    pub fn of_denied<L: Limiter + ?Sized>(self, limiter: &L, now: Timestamp, denied: Denied) -> Option<T> {
+    pub fn of_denied<L: Limiter + ?Sized>(
+        self,
+        limiter: &L,
+        now: Timestamp,
+        denied: Denied,
+    ) -> Option<T> {
         self.get(|offers| limiter.metadata(now, Some(denied), offers))
     }
 
     fn get(self, source: impl FnOnce(&mut Metadata<'_>)) -> Option<T> {
         let mut value: Option<T> = None;
-        source(&mut Metadata { wanted: Wanted::Value { text: self.text, into: &mut value } });
+        source(&mut Metadata {
+            wanted: Wanted::Value {
+                text: self.text,
+                into: &mut value,
+            },
+        });
         value
     }
 }
@@ -186,13 +225,21 @@ impl<T> fmt::Debug for Name<T> {
 ///     fn retry(&self, denied: Denied) -> Retry {
 ///         self.0.retry(denied)
 ///     }
-///     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+///     fn metadata(
+///         &self,
+///         now: Timestamp,
+///         denied: Option<Denied>,
+///         offers: &mut Metadata<'_>,
+///     ) {
 ///         offers.offer(ROUTE, || self.1);
 ///         self.0.metadata(now, denied, offers);
 ///     }
 /// }
 ///
-/// assert_eq!(ROUTE.of_granted(&Routed(Unlimited, "/login"), Timestamp::ZERO), Some("/login"));
+/// assert_eq!(
+///     ROUTE.of_granted(&Routed(Unlimited, "/login"), Timestamp::ZERO),
+///     Some("/login")
+/// );
 /// ```
 pub struct Metadata<'a> {
     wanted: Wanted<'a>,
@@ -200,13 +247,20 @@ pub struct Metadata<'a> {
 
 enum Wanted<'a> {
     /// The first value offered as `text`; `into` is an `Option<T>`.
-    Value { text: &'static str, into: &'a mut dyn Any },
+    Value {
+        text: &'static str,
+        into: &'a mut dyn Any,
+    },
     /// The text of offer number `skip`, from 0.
-    Nth { skip: usize, found: Option<&'static str> },
+    Nth {
+        skip: usize,
+        found: Option<&'static str>,
+    },
 }
 
 impl Metadata<'_> {
-    /// Offers the value that `make` makes, as `name`. `make` runs only if this very value is wanted.
+    /// Offers the value that `make` makes, as `name`. `make` runs only if this very value is
+    /// wanted.
     ///
     /// ```
     /// # use portcullis_core::metadata::{Metadata, Name};
@@ -224,7 +278,10 @@ impl Metadata<'_> {
                     *into = Some(make());
                 }
             }
-            Wanted::Nth { skip: 0, found: found @ None } => *found = Some(name.text),
+            Wanted::Nth {
+                skip: 0,
+                found: found @ None,
+            } => *found = Some(name.text),
             Wanted::Nth { skip, .. } => *skip = skip.saturating_sub(1),
         }
     }
@@ -236,13 +293,13 @@ impl fmt::Debug for Metadata<'_> {
     }
 }
 
-/// The names that `limiter` offers for a request that it granted, or denied, at `now`: each once, in the order
-/// of the offers.
+/// The names that `limiter` offers for a request that it granted, or denied, at `now`: each once,
+/// in the order of the offers.
 ///
 /// # Cost
 ///
-/// Asks the limiter anew for each name, and for each whether it is the first of its text: quadratic in the handful
-/// of names, with no allocation.
+/// Asks the limiter anew for each name, and for each whether it is the first of its text: quadratic
+/// in the handful of names, with no allocation.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Timestamp, metadata};
@@ -250,7 +307,11 @@ impl fmt::Debug for Metadata<'_> {
 /// let limit = Concurrency::new(1);
 /// let _lease = limit.try_acquire(1).unwrap();
 /// let denied = limit.try_acquire(1).unwrap_err();
-/// assert!(metadata::names(&limit, Timestamp::ZERO, Some(denied)).eq(["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"]));
+/// assert!(metadata::names(&limit, Timestamp::ZERO, Some(denied)).eq([
+///     "RETRY_AFTER",
+///     "REASON_PHRASE",
+///     "USED_SHARE"
+/// ]));
 /// assert!(metadata::names(&limit, Timestamp::ZERO, None).eq(["USED_SHARE"]));
 /// ```
 pub fn names<L: Limiter + ?Sized>(
@@ -259,7 +320,9 @@ pub fn names<L: Limiter + ?Sized>(
     denied: Option<Denied>,
 ) -> impl Iterator<Item = &'static str> {
     let nth = move |skip| {
-        let mut offers = Metadata { wanted: Wanted::Nth { skip, found: None } };
+        let mut offers = Metadata {
+            wanted: Wanted::Nth { skip, found: None },
+        };
         limiter.metadata(now, denied, &mut offers);
         match offers.wanted {
             Wanted::Nth { found, .. } => found,

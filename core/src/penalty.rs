@@ -1,4 +1,5 @@
-//! State: one word, [`until`](crate::hold), beside that of the limiter; with a threshold, a second one that counts denials, `end
+//! State: one word, [`until`](crate::hold), beside that of the limiter; with a threshold, a second
+//! one that counts denials, `end
 //! | count` as in a [fixed window](crate::fixed_window) that the first of them starts.
 //!
 //! ```text
@@ -7,8 +8,8 @@
 //!                                       written once, by the denial  |
 //! ```
 //!
-//! A request looks at `until` first, and takes from the limiter only where it is over; so whatever races, the limiter's own
-//! bound holds.
+//! A request looks at `until` first, and takes from the limiter only where it is over; so whatever
+//! races, the limiter's own bound holds.
 
 use core::hint::cold_path;
 use core::time::Duration;
@@ -23,15 +24,16 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry, Setting,
-    SettingsError, Timestamp, Unlimited,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
+    Setting, SettingsError, Timestamp, Unlimited,
 };
 
 /// A limiter that, after a denial, keeps denying for a time.
 ///
-/// When the limiter inside denies, for another reason than that more was asked for than it can ever hold, a penalty starts: for
-/// at least `wait` all requests are denied as [`Denied::Penalized`]. With a [threshold](PenaltyBuilder::after) it takes several
-/// denials. The denial that starts the penalty is reported as what it is. A probe (`n = 0`), and a look
+/// When the limiter inside denies, for another reason than that more was asked for than it can ever
+/// hold, a penalty starts: for at least `wait` all requests are denied as [`Denied::Penalized`].
+/// With a [threshold](PenaltyBuilder::after) it takes several denials. The denial that starts the
+/// penalty is reported as what it is. A probe (`n = 0`), and a look
 /// ([`peek_at`](Limiter::peek_at)), never starts a penalty.
 ///
 /// In an [`AllOf`](crate::AllOf) only a denial by the limiter inside starts one, not a denial by
@@ -39,38 +41,53 @@ use crate::{
 /// composition, which names that limiter in another way, has the permits, and where a composition
 /// that is about to be rolled back has them: who asked was denied.
 ///
-/// **Bound.** That of the limiter inside, always; and no request that begins after the penalty has started is admitted until
-/// `wait` has passed since the `now` of the denial that started it. A request that has found no penalty on, and is paused before
-/// it takes from the limiter inside, may still be granted by it after another one has started the penalty: it began before.
+/// **Bound.** That of the limiter inside, always; and no request that begins after the penalty has
+/// started is admitted until `wait` has passed since the `now` of the denial that started it. A
+/// request that has found no penalty on, and is paused before it takes from the limiter inside, may
+/// still be granted by it after another one has started the penalty: it began before.
 ///
-/// **Writes.** A penalty writes once, when it starts. Denials during it write nothing, and do not prolong it. Once it has been
-/// over for the [`staleness`](Self::staleness), the next grant clears the word.
+/// **Writes.** A penalty writes once, when it starts. Denials during it write nothing, and do not
+/// prolong it. Once it has been over for the [`staleness`](Self::staleness), the next grant clears
+/// the word.
 ///
-/// **Cost.** A grant pays one load, and a comparison of what was loaded, more than without a penalty. Lock-free where the
-/// limiter inside is; all accesses are `Relaxed`: one word says all.
+/// **Cost.** A grant pays one load, and a comparison of what was loaded, more than without a
+/// penalty. Lock-free where the limiter inside is; all accesses are `Relaxed`: one word says all.
 ///
-/// **Horizon.** The word wraps. A penalty is seen by every `now` up to [`staleness`](Self::staleness) older than the newest one.
-/// A limiter that has a penalty and then grants nothing for whole multiples of [`horizon`](Self::horizon) may find it on once
-/// more, for at most the wait and that staleness: it denies needlessly, and never too little.
+/// **Horizon.** The word wraps. A penalty is seen by every `now` up to
+/// [`staleness`](Self::staleness) older than the newest one. A limiter that has a penalty and then
+/// grants nothing for whole multiples of [`horizon`](Self::horizon) may find it on once more, for
+/// at most the wait and that staleness: it denies needlessly, and never too little.
 ///
-/// Source: `ThrottlingInSeconds` of `OneAccess`, the `minDecisionDuration` of ATS, and the `Wait` of Ocelot; for Ocelot's own
-/// rule, in which the count begins anew after the wait, see [`CooldownWindow`](crate::CooldownWindow).
+/// Source: `ThrottlingInSeconds` of `OneAccess`, the `minDecisionDuration` of ATS, and the `Wait`
+/// of Ocelot; for Ocelot's own rule, in which the count begins anew after the wait, see
+/// [`CooldownWindow`](crate::CooldownWindow).
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{Denied, Penalty, Rate, Retry, Timestamp, TokenBucket};
 ///
-/// static LIMIT: Penalty<TokenBucket> =
-///     Penalty::new(TokenBucket::new(Rate::per_second(10), 2), Duration::from_secs(30));
+/// static LIMIT: Penalty<TokenBucket> = Penalty::new(
+///     TokenBucket::new(Rate::per_second(10), 2),
+///     Duration::from_secs(30),
+/// );
 ///
 /// let now = Timestamp::from_secs(60);
 /// assert!(LIMIT.try_acquire_at(now, 2).is_ok());
-/// assert!(matches!(LIMIT.try_acquire_at(now, 1), Err(Denied::Exhausted { .. })));
+/// assert!(matches!(
+///     LIMIT.try_acquire_at(now, 1),
+///     Err(Denied::Exhausted { .. })
+/// ));
 ///
 /// // The bucket is full again, and the penalty still on.
 /// let later = Timestamp::from_secs(61);
 /// let denied = LIMIT.try_acquire_at(later, 1).unwrap_err();
-/// assert_eq!(denied, Denied::Penalized { now: later, permits: 1 });
+/// assert_eq!(
+///     denied,
+///     Denied::Penalized {
+///         now: later,
+///         permits: 1
+///     }
+/// );
 /// assert_eq!(denied.retry(&LIMIT), Retry::At(Timestamp::from_secs(90)));
 /// assert!(LIMIT.try_acquire_at(Timestamp::from_secs(90), 1).is_ok());
 /// ```
@@ -85,17 +102,26 @@ pub struct Penalty<L, W: Word = NativeWord> {
 }
 
 impl Penalty<Unlimited> {
-    /// Settings for penalties of at least `wait`, 1 ns to 292 years, to be put [around](PenaltySettings::around) a limiter.
+    /// Settings for penalties of at least `wait`, 1 ns to 292 years, to be put
+    /// [around](PenaltySettings::around) a limiter.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Penalty};
-    /// let limit = Penalty::builder(Duration::from_secs(5)).build()?.around(Concurrency::new(2));
+    /// let limit = Penalty::builder(Duration::from_secs(5))
+    ///     .build()?
+    ///     .around(Concurrency::new(2));
     /// assert_eq!(limit.limiter().limit(), 2);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(wait: Duration) -> PenaltyBuilder {
-        PenaltyBuilder { wait, denials: 1, within: Duration::from_nanos(1), tick: None, staleness: None }
+        PenaltyBuilder {
+            wait,
+            denials: 1,
+            within: Duration::from_nanos(1),
+            tick: None,
+            staleness: None,
+        }
     }
 }
 
@@ -105,12 +131,14 @@ impl<L> Penalty<L> {
         ///
         /// # Panics
         ///
-        /// Where [`PenaltyBuilder::build`] would return an error; in a constant or a static, that is a compile error.
+        /// Where [`PenaltyBuilder::build`] would return an error; in a constant or a static, that
+        /// is a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
         /// # use portcullis_core::{Concurrency, Penalty};
-        /// static LIMIT: Penalty<Concurrency> = Penalty::new(Concurrency::new(2), Duration::from_secs(5));
+        /// static LIMIT: Penalty<Concurrency> =
+        ///     Penalty::new(Concurrency::new(2), Duration::from_secs(5));
         /// ```
         pub const fn new(limiter: L, wait: Duration) -> Self {
             match Penalty::builder(wait).build() {
@@ -161,13 +189,16 @@ impl<L, W: Word> Penalty<L, W> {
         self.hold.is_on(self.until.load(Relaxed), now)
     }
 
-    /// How much older than the newest `now` another one may be to find on the penalty that that one has started: at least one
-    /// second.
+    /// How much older than the newest `now` another one may be to find on the penalty that that one
+    /// has started: at least one second.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Penalty, Unlimited};
-    /// assert!(Penalty::new(Unlimited, Duration::from_secs(5)).staleness() >= Duration::from_secs(1));
+    /// assert!(
+    ///     Penalty::new(Unlimited, Duration::from_secs(5)).staleness()
+    ///         >= Duration::from_secs(1)
+    /// );
     /// ```
     pub fn staleness(&self) -> Duration {
         self.hold.staleness()
@@ -178,19 +209,25 @@ impl<L, W: Word> Penalty<L, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Penalty, Unlimited};
-    /// assert!(Penalty::new(Unlimited, Duration::from_secs(5)).horizon() > Duration::from_secs(3_600));
+    /// assert!(
+    ///     Penalty::new(Unlimited, Duration::from_secs(5)).horizon()
+    ///         > Duration::from_secs(3_600)
+    /// );
     /// ```
     pub fn horizon(&self) -> Duration {
         self.hold.horizon()
     }
 
-    /// The grain that a start and the wait are rounded up to: a penalty is less than three of them longer than the wait.
+    /// The grain that a start and the wait are rounded up to: a penalty is less than three of them
+    /// longer than the wait.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Penalty, PenaltySettings, Unlimited};
-    /// let wide: PenaltySettings<u64> = Penalty::builder(Duration::from_secs(5)).build_on()?;
-    /// let narrow: PenaltySettings<u32> = Penalty::builder(Duration::from_secs(5)).build_on()?;
+    /// let wide: PenaltySettings<u64> =
+    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
+    /// let narrow: PenaltySettings<u32> =
+    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
     /// assert_eq!(wide.around(Unlimited).tick(), Duration::from_nanos(1));
     /// assert_eq!(narrow.around(Unlimited).tick(), Duration::from_micros(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -213,12 +250,13 @@ impl<L, W: Word> Penalty<L, W> {
 }
 
 impl<L: Limiter, W: Word> Penalty<L, W> {
-    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0` it takes nothing, and is answered as a request for 1
-    /// would be.
+    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0` it takes nothing, and is
+    /// answered as a request for 1 would be.
     ///
     /// # Errors
     ///
-    /// [`Denied::Penalized`] while a penalty is on; else as the limiter inside, and then a penalty may have started.
+    /// [`Denied::Penalized`] while a penalty is on; else as the limiter inside, and then a penalty
+    /// may have started.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -226,8 +264,14 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
     /// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
     /// let now = Timestamp::ZERO;
     /// let _held = limit.try_acquire_at(now, 1)?;
-    /// assert_eq!(limit.try_acquire_at(now, 1).unwrap_err(), Denied::Exhausted { now, permits: 1 });
-    /// assert_eq!(limit.try_acquire_at(now, 1).unwrap_err(), Denied::Penalized { now, permits: 1 });
+    /// assert_eq!(
+    ///     limit.try_acquire_at(now, 1).unwrap_err(),
+    ///     Denied::Exhausted { now, permits: 1 }
+    /// );
+    /// assert_eq!(
+    ///     limit.try_acquire_at(now, 1).unwrap_err(),
+    ///     Denied::Penalized { now, permits: 1 }
+    /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[inline]
@@ -264,7 +308,10 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         if matches!(denied, Denied::ExceedsCapacity { .. }) {
             return;
         }
-        if self.spared.is_none_or(|spared| !spared.count(&self.denials, now)) {
+        if self
+            .spared
+            .is_none_or(|spared| !spared.count(&self.denials, now))
+        {
             self.hold.start(&self.until, now);
         }
     }
@@ -327,14 +374,19 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
 
     /// None while a penalty is on.
     fn available_at(&self, now: Timestamp) -> u64 {
-        if self.is_on_at(now) { 0 } else { self.limiter.available_at(now) }
+        if self.is_on_at(now) {
+            0
+        } else {
+            self.limiter.available_at(now)
+        }
     }
 
     fn capacity(&self) -> u64 {
         self.limiter.capacity()
     }
 
-    /// In use while a penalty is on, or denials count; else as the limiter inside, but not since before the end of both.
+    /// In use while a penalty is on, or denials count; else as the limiter inside, but not since
+    /// before the end of both.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         let inner = match &self.spared {
@@ -348,9 +400,9 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     fn retry(&self, denied: Denied) -> Retry {
         let (now, inner) = match denied {
             Denied::ExceedsCapacity { .. } => return Retry::Never,
-            Denied::Exhausted { now, .. } | Denied::Crowded { now, .. } | Denied::Refused { now, .. } => {
-                (now, self.limiter.retry(denied))
-            }
+            Denied::Exhausted { now, .. }
+            | Denied::Crowded { now, .. }
+            | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
             // The limiter inside has not been asked, and need not know of penalties.
             Denied::Penalized { now, permits } => match self.limiter.peek_at(now, permits) {
                 Ok(_) => (now, Retry::At(now)),
@@ -370,7 +422,12 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
 }
 
 impl<L: Limiter, W: Word> TakeThen for Penalty<L, W> {
-    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
         self.judge(now, n, |limiter| take_then(limiter, now, n, rest))
     }
 }
@@ -384,7 +441,8 @@ struct Spared<W: Word> {
 }
 
 impl<W: Word> Spared<W> {
-    /// Whether a limiter that is `inner` at `now` is as good as new: not while denials count, nor earlier than they did.
+    /// Whether a limiter that is `inner` at `now` is as good as new: not while denials count, nor
+    /// earlier than they did.
     fn idle(&self, state: u64, now: Timestamp, inner: Idle) -> Idle {
         let (layout, grid) = (&self.started.layout, &self.started.grid);
         let position = grid.index(now);
@@ -394,7 +452,8 @@ impl<W: Word> Spared<W> {
         }
         match inner {
             Idle::Since(since) => {
-                let ended = grid.start(position.saturating_add_signed(-layout.distance(stamp, end)));
+                let ended =
+                    grid.start(position.saturating_add_signed(-layout.distance(stamp, end)));
                 Idle::Since(since.max(ended.unwrap_or(Timestamp::MAX)))
             }
             inner => inner,
@@ -427,11 +486,13 @@ impl<W: Word> Spared<W> {
 /// use portcullis_core::{Concurrency, Penalty, PenaltySettings};
 ///
 /// // Checked when the program is compiled.
-/// const STRICT: PenaltySettings =
-///     match Penalty::builder(Duration::from_secs(60)).after(3, Duration::from_secs(10)).build() {
-///         Ok(settings) => settings,
-///         Err(_) => panic!("does not fit"),
-///     };
+/// const STRICT: PenaltySettings = match Penalty::builder(Duration::from_secs(60))
+///     .after(3, Duration::from_secs(10))
+///     .build()
+/// {
+///     Ok(settings) => settings,
+///     Err(_) => panic!("does not fit"),
+/// };
 /// static LIMIT: Penalty<Concurrency> = STRICT.around(Concurrency::new(100));
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -445,18 +506,21 @@ pub struct PenaltyBuilder {
 }
 
 impl PenaltyBuilder {
-    /// The penalty starts with denial number `denials`, at least 1, in a window of length `within` that the first of them
-    /// starts. As long as that window lasts, also after a penalty, each further denial starts another one. Default: with the
-    /// first denial.
+    /// The penalty starts with denial number `denials`, at least 1, in a window of length `within`
+    /// that the first of them starts. As long as that window lasts, also after a penalty, each
+    /// further denial starts another one. Default: with the first denial.
     ///
-    /// Denials during a penalty are not counted, nor are probes. Counting takes a second word, which only denials look at, and
-    /// which has the horizon of a [`FixedWindow`](crate::FixedWindow) for `denials - 1` permits: one who has been idle for whole
-    /// multiples of it may find denials counted that are long past.
+    /// Denials during a penalty are not counted, nor are probes. Counting takes a second word,
+    /// which only denials look at, and which has the horizon of a
+    /// [`FixedWindow`](crate::FixedWindow) for `denials - 1` permits: one who has been idle for
+    /// whole multiples of it may find denials counted that are long past.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Penalty, Timestamp};
-    /// let settings = Penalty::builder(Duration::from_secs(60)).after(2, Duration::from_secs(10)).build()?;
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .after(2, Duration::from_secs(10))
+    ///     .build()?;
     /// let limit = settings.around(Concurrency::new(1));
     /// let held = limit.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
@@ -470,14 +534,17 @@ impl PenaltyBuilder {
         self
     }
 
-    /// The grain of time, 1 ns to 292 years, that starts, waits and windows are rounded up to. Default: the finest of 1 ns, 10
-    /// ns, 100 ns, ... in which the wait fits the word, and the horizon is an hour or more; for the window of denials, as that
-    /// of a [`FixedWindow`](crate::FixedWindow).
+    /// The grain of time, 1 ns to 292 years, that starts, waits and windows are rounded up to.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word, and the
+    /// horizon is an hour or more; for the window of denials, as that of a
+    /// [`FixedWindow`](crate::FixedWindow).
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Penalty, Unlimited};
-    /// let settings = Penalty::builder(Duration::from_secs(60)).tick(Duration::from_millis(1)).build()?;
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
     /// assert_eq!(settings.around(Unlimited).tick(), Duration::from_millis(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -486,14 +553,20 @@ impl PenaltyBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, to find a penalty on: at least one second. Default: a sixteenth of the
-    /// horizon where that is beyond 292 years, else a 256th of it, up to an hour.
+    /// How old a `now` may be, against the newest, to find a penalty on: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Penalty, Unlimited};
-    /// let settings = Penalty::builder(Duration::from_secs(60)).staleness(Duration::from_secs(10)).build()?;
-    /// assert_eq!(settings.around(Unlimited).staleness(), Duration::from_secs(10));
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .staleness(Duration::from_secs(10))
+    ///     .build()?;
+    /// assert_eq!(
+    ///     settings.around(Unlimited).staleness(),
+    ///     Duration::from_secs(10)
+    /// );
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
@@ -506,8 +579,9 @@ impl PenaltyBuilder {
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a wait, window or tick outside of 1 ns to 292 years or too long
-        /// for the tick, no denials or so many that the word cannot count them, a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound: a wait, window or tick outside of 1
+        /// ns to 292 years or too long for the tick, no denials or so many that the word cannot
+        /// count them, a staleness under 1 s or too long.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -530,7 +604,8 @@ impl PenaltyBuilder {
         /// ```
         /// # use core::time::Duration;
         /// # use portcullis_core::{Concurrency, Penalty, PenaltySettings};
-        /// let settings: PenaltySettings<u32> = Penalty::builder(Duration::from_secs(60)).build_on()?;
+        /// let settings: PenaltySettings<u32> =
+        ///     Penalty::builder(Duration::from_secs(60)).build_on()?;
         /// assert!(settings.around(Concurrency::new(1)).horizon() > Duration::from_secs(3_600));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
@@ -548,7 +623,11 @@ impl PenaltyBuilder {
 
     const fn spared<W: Word>(self) -> Result<Option<Spared<W>>, SettingsError> {
         match self.denials {
-            0 => return Err(SettingsError::Zero { setting: Setting::Threshold }),
+            0 => {
+                return Err(SettingsError::Zero {
+                    setting: Setting::Threshold,
+                });
+            }
             1 => return Ok(None),
             _ => {}
         }
@@ -567,18 +646,32 @@ impl PenaltyBuilder {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        match Started::new(self.denials - 1, within, within, tick, staleness, Timestamp::ZERO) {
-            Ok(started) => Ok(Some(Spared { started, within: started.span(within) })),
-            Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => {
-                Err(SettingsError::TooLarge { setting: Setting::Threshold, max: max.saturating_add(1) })
-            }
+        match Started::new(
+            self.denials - 1,
+            within,
+            within,
+            tick,
+            staleness,
+            Timestamp::ZERO,
+        ) {
+            Ok(started) => Ok(Some(Spared {
+                started,
+                within: started.span(within),
+            })),
+            Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max,
+            }) => Err(SettingsError::TooLarge {
+                setting: Setting::Threshold,
+                max: max.saturating_add(1),
+            }),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Settings of a [`Penalty`] that fit a word: put them [around](Self::around) as many limiters as you like. From
-/// [`PenaltyBuilder::build`].
+/// Settings of a [`Penalty`] that fit a word: put them [around](Self::around) as many limiters as
+/// you like. From [`PenaltyBuilder::build`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -603,7 +696,8 @@ impl<W: Word> PenaltySettings<W> {
         /// ```
         /// # use core::time::Duration;
         /// # use portcullis_core::{Concurrency, Penalty};
-        /// let limit = Penalty::builder(Duration::from_secs(60)).build()?.around(Concurrency::new(4));
+        /// let limit =
+        ///     Penalty::builder(Duration::from_secs(60)).build()?.around(Concurrency::new(4));
         /// assert_eq!(limit.limiter().limit(), 4);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```

@@ -33,7 +33,10 @@ impl Rate {
     /// assert!(once.try_acquire_at(Timestamp::ZERO, 1).is_ok());
     /// assert!(once.try_acquire_at(Timestamp::MAX, 1).is_err());
     /// ```
-    pub const ZERO: Self = Self { permits: 0, period_nanos: 1 };
+    pub const ZERO: Self = Self {
+        permits: 0,
+        period_nanos: 1,
+    };
     /// No limit: a bucket with this rate grants every request, whatever its burst.
     ///
     /// ```
@@ -41,10 +44,13 @@ impl Rate {
     /// let bucket = TokenBucket::new(Rate::UNLIMITED, 1);
     /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 1_000_000).is_ok());
     /// ```
-    pub const UNLIMITED: Self = Self { permits: u64::MAX, period_nanos: 1 };
+    pub const UNLIMITED: Self = Self {
+        permits: u64::MAX,
+        period_nanos: 1,
+    };
 
-    /// `permits` each `period`, a duration of 1 ns to 292 years. A builder refuses a period outside of that range,
-    /// and a rate that its word cannot carry.
+    /// `permits` each `period`, a duration of 1 ns to 292 years. A builder refuses a period outside
+    /// of that range, and a rate that its word cannot carry.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -53,7 +59,10 @@ impl Rate {
     /// assert_eq!(once_a_year.permits(), 1);
     /// ```
     pub const fn new(permits: u32, period: Duration) -> Self {
-        Self { permits: permits as u64, period_nanos: saturating_nanos(period) }
+        Self {
+            permits: permits as u64,
+            period_nanos: saturating_nanos(period),
+        }
     }
 
     /// `permits` each second.

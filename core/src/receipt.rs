@@ -2,10 +2,10 @@
 /// [`Limiter::take_at`](crate::Limiter::take_at) to
 /// [`Limiter::refund_at`](crate::Limiter::refund_at) of the same limiter.
 ///
-/// It holds a note, whose meaning is the limiter's own affair (the word that a token bucket was left
-/// with, or the window that was counted in), and the time of the grant in full width. A state word wraps
-/// and so would accept a receipt again one horizon later; by the time, a limiter tells how old a receipt
-/// is, and gives nothing back for one that is too old.
+/// It holds a note, whose meaning is the limiter's own affair (the word that a token bucket was
+/// left with, or the window that was counted in), and the time of the grant in full width. A state
+/// word wraps and so would accept a receipt again one horizon later; by the time, a limiter tells
+/// how old a receipt is, and gives nothing back for one that is too old.
 ///
 /// ```
 /// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
@@ -27,11 +27,15 @@ impl Receipt {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Limiter, Receipt, Timestamp};
-    /// assert_eq!(Concurrency::new(1).take_at(Timestamp::ZERO, 1), Ok(Receipt::NONE));
+    /// assert_eq!(
+    ///     Concurrency::new(1).take_at(Timestamp::ZERO, 1),
+    ///     Ok(Receipt::NONE)
+    /// );
     /// ```
     pub const NONE: Self = Self::new(0);
 
-    /// A note without a time, for a limiter of your own whose notes never mean something else later.
+    /// A note without a time, for a limiter of your own whose notes never mean something else
+    /// later.
     ///
     /// ```
     /// # use portcullis_core::Receipt;
@@ -42,7 +46,8 @@ impl Receipt {
         Self::dated(note, 0)
     }
 
-    /// A note and the time of the grant, in the unit in which the limiter counts (nanoseconds, say).
+    /// A note and the time of the grant, in the unit in which the limiter counts (nanoseconds,
+    /// say).
     ///
     /// ```
     /// # use portcullis_core::{Receipt, Timestamp};
@@ -77,8 +82,10 @@ impl Receipt {
     }
 }
 
-/// What a limiter has seen when it was asked what it would say: from [`Limiter::peek_at`](crate::Limiter::peek_at) to
-/// [`Limiter::take_as_planned_at`](crate::Limiter::take_as_planned_at) of the same limiter, for those who look at many before they take from any.
+/// What a limiter has seen when it was asked what it would say: from
+/// [`Limiter::peek_at`](crate::Limiter::peek_at) to
+/// [`Limiter::take_as_planned_at`](crate::Limiter::take_as_planned_at) of the same limiter, for
+/// those who look at many before they take from any.
 ///
 /// ```
 /// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};

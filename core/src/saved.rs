@@ -1,11 +1,13 @@
 //! States that are kept while memory is lost.
 
-/// `state` and `with_state` of a limiter of one word, whose constructor has these `settings`. `fitting` makes of any word one that this limiter can have written.
+/// `state` and `with_state` of a limiter of one word, whose constructor has these `settings`.
+/// `fitting` makes of any word one that this limiter can have written.
 macro_rules! saves {
     ($limiter:ident, $settings:literal, $field:ident, $fitting:expr) => {
         impl<W: Word> $limiter<W> {
-            /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup register or in flash, for [`with_state`](Self::with_state). It has as many bits
-            /// as the word. What is taken after this is forgotten.
+            /// The state alone: to be kept through a deep sleep in which memory is lost, in a
+            /// backup register or in flash, for [`with_state`](Self::with_state). It has as many
+            /// bits as the word. What is taken after this is forgotten.
             ///
             /// # Cost
             ///
@@ -26,12 +28,14 @@ macro_rules! saves {
                 self.$field.load(Relaxed)
             }
 
-            /// This limiter, in the [`state`](Self::state) that one with the same settings was in. Time has to go on from the same origin: by a clock that runs through the sleep.
+            /// This limiter, in the [`state`](Self::state) that one with the same settings was in.
+            /// Time has to go on from the same origin: by a clock that runs through the sleep.
             ///
-            /// Any number is a state: one from other settings, or damaged, grants at first less or more than
-            /// the one that was saved, but no more than a limiter of which nothing is taken. (A bucket that is
-            /// built with fewer [initial](crate::TokenBucketBuilder::initial) permits than its burst is full
-            /// with some numbers.)
+            /// Any number is a state: one from other settings, or damaged, grants at first less or
+            /// more than the one that was saved, but no more than a limiter of which nothing is
+            /// taken. (A bucket that is built with fewer
+            /// [initial](crate::TokenBucketBuilder::initial) permits than its burst is full with
+            /// some numbers.)
             ///
             /// ```
             /// # use core::time::Duration;

@@ -1,7 +1,8 @@
 //! The seed of a keyed hash.
 //!
-//! State: two words (four of 32 bits), each 0 until it is fixed, once and for all, by whoever comes first: [`Seed::set`] with a part of the seed, or the
-//! first hash with a constant. Whoever hashes has fixed all before it reads them, so that all hashes are under the same seed.
+//! State: two words (four of 32 bits), each 0 until it is fixed, once and for all, by whoever comes
+//! first: [`Seed::set`] with a part of the seed, or the first hash with a constant. Whoever hashes
+//! has fixed all before it reads them, so that all hashes are under the same seed.
 
 use core::hash::{BuildHasher, Hasher};
 
@@ -9,14 +10,17 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 
-/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table: SipHash-2-4, for any key that is [`Hash`](core::hash::Hash).
+/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table: SipHash-2-4, for any key that is
+/// [`Hash`](core::hash::Hash).
 ///
-/// Give it random numbers before the table's first use, at start-up: from the operating system, or a hardware random number
-/// generator. **Without them the seed is a constant, and who can choose keys can flood**: find many keys that fall into
-/// the same line of the table, so that they deny each other. No key is ever granted more by that.
+/// Give it random numbers before the table's first use, at start-up: from the operating system, or
+/// a hardware random number generator. **Without them the seed is a constant, and who can choose
+/// keys can flood**: find many keys that fall into the same line of the table, so that they deny
+/// each other. No key is ever granted more by that.
 ///
-/// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`] will do that always hashes alike, and spreads keys over all
-/// 64 bits: the upper 32 choose a line, the lower 20 (or 11) tell keys apart.
+/// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`]
+/// will do that always hashes alike, and spreads keys over all 64 bits: the upper 32 choose a line,
+/// the lower 20 (or 11) tell keys apart.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
@@ -25,7 +29,10 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// static SEED: Seed = Seed::new();
 /// // Say, from the random number generator, when the program starts.
-/// assert!(SEED.set([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]).is_ok());
+/// assert!(
+///     SEED.set([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
+///         .is_ok()
+/// );
 /// assert!(SEED.set([1, 2]).is_err(), "once");
 /// ```
 #[derive(Debug)]
@@ -82,11 +89,13 @@ impl Seed {
         }
     }
 
-    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant (and half of one, on targets without 64-bit atomics).
+    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant (and half
+    /// of one, on targets without 64-bit atomics).
     ///
     /// # Errors
     ///
-    /// [`SeedFixed`] if it was set or used before. It may then be mixed from both, if they came at the same time; it stays what it is.
+    /// [`SeedFixed`] if it was set or used before. It may then be mixed from both, if they came at
+    /// the same time; it stays what it is.
     ///
     /// ```
     /// # use portcullis_core::Seed;
@@ -103,17 +112,24 @@ impl Seed {
     /// A number of the seed, which from now on is what it is.
     #[inline]
     fn number(&self, at: usize) -> u64 {
-        let parts =
-            (0..HALVES).map(|half| self.fix(at * HALVES + half, 0).0 << (half as u32 * NativeWord::BITS));
+        let parts = (0..HALVES)
+            .map(|half| self.fix(at * HALVES + half, 0).0 << (half as u32 * NativeWord::BITS));
         parts.fold(0, |number, part| number | part)
     }
 
     /// The part at `at`, which from now on is what it is, and whether that is what `part` made it.
     fn fix(&self, at: usize, part: u64) -> (u64, bool) {
-        let part = if part == 0 { self::part(CONSTANT, at) } else { part };
+        let part = if part == 0 {
+            self::part(CONSTANT, at)
+        } else {
+            part
+        };
         // Relaxed: each word is written once, and all that is read is the word.
         while self.parts[at].load(Relaxed) == 0 {
-            if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {
+            if self.parts[at]
+                .compare_exchange_weak(0, part, Relaxed, Relaxed)
+                .is_ok()
+            {
                 return (part, true);
             }
         }
@@ -132,8 +148,14 @@ impl BuildHasher for Seed {
 
     #[inline]
     fn build_hasher(&self) -> SeededHasher {
-        #[expect(deprecated, reason = "for lack of a random seed in `core`, not for the hash")]
-        SeededHasher(core::hash::SipHasher::new_with_keys(self.number(0), self.number(1)))
+        #[expect(
+            deprecated,
+            reason = "for lack of a random seed in `core`, not for the hash"
+        )]
+        SeededHasher(core::hash::SipHasher::new_with_keys(
+            self.number(0),
+            self.number(1),
+        ))
     }
 }
 
@@ -147,7 +169,10 @@ impl BuildHasher for Seed {
 /// assert_eq!(hasher.finish(), seed.hash_one("key"));
 /// ```
 #[derive(Clone, Debug)]
-#[expect(deprecated, reason = "for lack of a random seed in `core`, not for the hash")]
+#[expect(
+    deprecated,
+    reason = "for lack of a random seed in `core`, not for the hash"
+)]
 pub struct SeededHasher(core::hash::SipHasher);
 
 impl Hasher for SeededHasher {

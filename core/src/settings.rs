@@ -7,8 +7,15 @@ use crate::timestamp::saturating_nanos;
 ///
 /// ```
 /// use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
-/// let refused = TokenBucket::builder(Rate::per_second(1), 0).build().unwrap_err();
-/// assert_eq!(refused, SettingsError::Zero { setting: Setting::Burst });
+/// let refused = TokenBucket::builder(Rate::per_second(1), 0)
+///     .build()
+///     .unwrap_err();
+/// assert_eq!(
+///     refused,
+///     SettingsError::Zero {
+///         setting: Setting::Burst
+///     }
+/// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -63,7 +70,9 @@ impl Setting {
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
-/// let refused = TokenBucket::builder(Rate::per_day(1), u64::MAX).build().unwrap_err();
+/// let refused = TokenBucket::builder(Rate::per_day(1), u64::MAX)
+///     .build()
+///     .unwrap_err();
 /// assert_eq!(refused.to_string(), "burst is too large: at most 53375");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +88,8 @@ pub enum SettingsError {
     TooLarge {
         /// The setting that is too large.
         setting: Setting,
-        /// The largest value that the other settings leave room for: permits, segments, or nanoseconds.
+        /// The largest value that the other settings leave room for: permits, segments, or
+        /// nanoseconds.
         max: u64,
     },
     /// The setting is smaller than what the limiter can keep its promises with.
@@ -92,12 +102,25 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Of two refusals of one choice of settings at different ticks: whether this one is met by changing less. A rate or a staleness
-    /// that is refused at a tick that is too fine or too coarse may well fit at another one, a burst only at a coarser one.
+    /// Of two refusals of one choice of settings at different ticks: whether this one is met by
+    /// changing less. A rate or a staleness that is refused at a tick that is too fine or too
+    /// coarse may well fit at another one, a burst only at a coarser one.
     pub(crate) const fn asks_less_than(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::TooLarge { setting: Setting::Burst, .. }, _) => true,
-            (_, Self::TooLarge { setting: Setting::Burst, .. }) => false,
+            (
+                Self::TooLarge {
+                    setting: Setting::Burst,
+                    ..
+                },
+                _,
+            ) => true,
+            (
+                _,
+                Self::TooLarge {
+                    setting: Setting::Burst,
+                    ..
+                },
+            ) => false,
             (Self::TooLarge { max, .. }, Self::TooLarge { max: others, .. }) => *max > *others,
             _ => false,
         }
@@ -115,7 +138,9 @@ impl SettingsError {
                 _ => panic!("portcullis: a setting must not be zero"),
             },
             Self::TooLarge { setting, .. } => match setting {
-                Setting::Burst => panic!("portcullis: burst is too large for the word, at this rate"),
+                Setting::Burst => {
+                    panic!("portcullis: burst is too large for the word, at this rate")
+                }
                 Setting::Initial => panic!("portcullis: initial permits are more than the burst"),
                 Setting::Debt => panic!("portcullis: debt is too large for the word, at this rate"),
                 Setting::Limit => panic!("portcullis: limit is too large for the word"),
@@ -134,8 +159,12 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Zero { setting } => write!(f, "{} is zero: give at least 1", setting.name()),
-            Self::TooLarge { setting, max } => write!(f, "{} is too large: at most {max}", setting.name()),
-            Self::TooSmall { setting, min } => write!(f, "{} is too small: at least {min}", setting.name()),
+            Self::TooLarge { setting, max } => {
+                write!(f, "{} is too large: at most {max}", setting.name())
+            }
+            Self::TooSmall { setting, min } => {
+                write!(f, "{} is too small: at least {min}", setting.name())
+            }
         }
     }
 }
@@ -145,24 +174,30 @@ impl core::error::Error for SettingsError {}
 /// The least that a `now` may be late without harm, whatever the settings: one second.
 pub(crate) const MIN_STALENESS: u64 = 1_000_000_000;
 
-/// A duration setting in nanoseconds: 1 ns to 292 years, so that twice its length still fits a `u64`.
+/// A duration setting in nanoseconds: 1 ns to 292 years, so that twice its length still fits a
+/// `u64`.
 pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, SettingsError> {
     match saturating_nanos(duration) {
         0 => Err(SettingsError::Zero { setting }),
-        n if n > u64::MAX / 2 => Err(SettingsError::TooLarge { setting, max: u64::MAX / 2 }),
+        n if n > u64::MAX / 2 => Err(SettingsError::TooLarge {
+            setting,
+            max: u64::MAX / 2,
+        }),
         n => Ok(n),
     }
 }
 
 /// How a word's range is divided, for positions that wrap around in it.
 ///
-/// Seen from the state, `reach` positions are in use (a bucket's fill, a window's length) and the `staleness` positions
-/// behind them are taken for a `now` that is late; everything else means that the limiter has been idle. Both must
-/// be at most a quarter of the range, so that idleness has at least half of it.
+/// Seen from the state, `reach` positions are in use (a bucket's fill, a window's length) and the
+/// `staleness` positions behind them are taken for a `now` that is late; everything else means that
+/// the limiter has been idle. Both must be at most a quarter of the range, so that idleness has at
+/// least half of it.
 ///
-/// The staleness is what was asked for. Otherwise it is a sixteenth of a range that reaches 292 years. In a nearer range a
-/// limiter that happens to have been idle for a multiple of it is denied for as long as the staleness, which is then but
-/// a 256th, and at most an hour. It is at least a second. `longest`, in nanoseconds, bounds what was not asked for.
+/// The staleness is what was asked for. Otherwise it is a sixteenth of a range that reaches 292
+/// years. In a nearer range a limiter that happens to have been idle for a multiple of it is denied
+/// for as long as the staleness, which is then but a 256th, and at most an hour. It is at least a
+/// second. `longest`, in nanoseconds, bounds what was not asked for.
 ///
 /// Returns the staleness in positions, or what is too large.
 pub(crate) const fn staleness(
@@ -182,13 +217,19 @@ pub(crate) const fn staleness(
         Some(asked) if scale.gain > 0 => scale.positions(asked),
         // Where positions stand still, any number of them.
         _ if scale.gain == 0 => range / 16,
-        _ if longest.is_none() && range >= scale.positions(1 << 63) && range / 16 > second => range / 16,
+        _ if longest.is_none() && range >= scale.positions(1 << 63) && range / 16 > second => {
+            range / 16
+        }
         _ if range / 256 > longest_by_itself => longest_by_itself,
         _ if range / 256 > second => range / 256,
         _ => second,
     };
     if staleness > quarter {
-        Err(if asked.is_some() { Misfit::Staleness } else { Misfit::Second })
+        Err(if asked.is_some() {
+            Misfit::Staleness
+        } else {
+            Misfit::Second
+        })
     } else if reach > quarter {
         Err(Misfit::Reach)
     } else {
@@ -226,9 +267,10 @@ pub(crate) const fn staleness_nanos(asked: Option<Duration>) -> Result<Option<u6
     match asked {
         None => Ok(None),
         Some(asked) => match nanos(asked, Setting::Staleness) {
-            Ok(nanos) if nanos < MIN_STALENESS => {
-                Err(SettingsError::TooSmall { setting: Setting::Staleness, min: MIN_STALENESS })
-            }
+            Ok(nanos) if nanos < MIN_STALENESS => Err(SettingsError::TooSmall {
+                setting: Setting::Staleness,
+                min: MIN_STALENESS,
+            }),
             Ok(nanos) => Ok(Some(nanos)),
             Err(error) => Err(error),
         },

@@ -1,4 +1,5 @@
-//! State: one word, a token bucket's position (see [`token_bucket`](crate::token_bucket)) and beside it the capacity that slices have.
+//! State: one word, a token bucket's position (see [`token_bucket`](crate::token_bucket)) and
+//! beside it the capacity that slices have.
 //!
 //! ```text
 //! used | sliced            `used` on the lattice, in all upper bits, so that it wraps off the top
@@ -8,18 +9,20 @@
 //!           |<---- at most ---->|                   full - sliced * cost
 //! ```
 //!
-//! Invariant: for each instant up to which anybody has taken, or a slice may take from what it has (`until`), `used` is no further behind the position
-//! of that instant than the rest can hold.
+//! Invariant: for each instant up to which anybody has taken, or a slice may take from what it has
+//! (`until`), `used` is no further behind the position of that instant than the rest can hold.
 //!
-//! So at any such instant the rest, and all that slices can have, are at most a full bucket; and nothing that comes later fills the rest anew with what
-//! had no room then. To keep that, whoever lets a slice take until some instant moves `used` up to there *in advance*, where it lies further
-//! back:
+//! So at any such instant the rest, and all that slices can have, are at most a full bucket; and
+//! nothing that comes later fills the rest anew with what had no room then. To keep that, whoever
+//! lets a slice take until some instant moves `used` up to there *in advance*, where it lies
+//! further back:
 //!
 //! - *take*: as in a token bucket of `burst - sliced`.
 //! - *cut*: takes the size, adds it to `sliced`, and settles in advance.
 //! - *draw*: takes what the slice lacks and up to half of what is left, and settles in advance.
-//! - *drop*: `used -= have, sliced -= size`. A slice never has more than its size, so that the invariant of the others stays; no time is needed, so
-//!   that nothing is lost however late it is, and no loop.
+//! - *drop*: `used -= have, sliced -= size`. A slice never has more than its size, so that the
+//!   invariant of the others stays; no time is needed, so that nothing is lost however late it is,
+//!   and no loop.
 
 use core::time::Duration;
 
@@ -31,25 +34,30 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting, SettingsError, Slice,
-    Timestamp, TokenBucket, TokenBucketBuilder,
+    Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting, SettingsError,
+    Slice, Timestamp, TokenBucket, TokenBucketBuilder,
 };
 
-/// A token bucket that slices can be cut from: shares that a thread takes from without an atomic access.
+/// A token bucket that slices can be cut from: shares that a thread takes from without an atomic
+/// access.
 ///
-/// Without slices it decides exactly as a [`TokenBucket`] does. With slices, each has up to its size, and takes more from the rest as it needs it; the rest
-/// is everybody's, at a capacity that is less by the slices' sizes.
+/// Without slices it decides exactly as a [`TokenBucket`] does. With slices, each has up to its
+/// size, and takes more from the rest as it needs it; the rest is everybody's, at a capacity that
+/// is less by the slices' sizes.
 ///
-/// **Bound.** All admissions, of slices and of the rest, in any span of length t are at most `burst + rate * t` permits, whatever the slices have and
-/// however long they do nothing; t counts in whole [ticks](Self::tick).
+/// **Bound.** All admissions, of slices and of the rest, in any span of length t are at most
+/// `burst + rate * t` permits, whatever the slices have and however long they do nothing; t counts
+/// in whole [ticks](Self::tick).
 ///
-/// **Slices** have at most half of the burst together, so that the rest has room for what comes in while they take what they have: else the rate would
-/// starve. A bucket with a burst of 1 has none. Under saturated demand at least 99 % of the rate is admitted (tested). What an idle slice has
-/// is nobody else's, at most that half.
+/// **Slices** have at most half of the burst together, so that the rest has room for what comes in
+/// while they take what they have: else the rate would starve. A bucket with a burst of 1 has none.
+/// Under saturated demand at least 99 % of the rate is admitted (tested). What an idle slice has is
+/// nobody else's, at most that half.
 ///
-/// A slice that takes from what it has does not write down when. So a slice that is cut, drawn on or has not asked the rest for
-/// [`hold`](Self::hold) settles for so long in advance: meanwhile the rest may be told up to an eighth of the unsliced half less than it would hold. The longer
-/// the hold, the fewer writes; it is the time in which that eighth comes in.
+/// A slice that takes from what it has does not write down when. So a slice that is cut, drawn on
+/// or has not asked the rest for [`hold`](Self::hold) settles for so long in advance: meanwhile the
+/// rest may be told up to an eighth of the unsliced half less than it would hold. The longer the
+/// hold, the fewer writes; it is the time in which that eighth comes in.
 ///
 /// **Giving back.** While a slice is out, a take from the rest cannot be undone: a refund, and an
 /// [`AllOf`](crate::AllOf) that is rolled back after this bucket has granted, return nothing. The
@@ -60,14 +68,18 @@ use crate::{
 /// together they would pass the burst. Without slices, a take that is the last one is undone
 /// exactly.
 ///
-/// **Cost.** A slice's grant: see [`Slice`]. Everybody else's is one compare-exchange, as a token bucket's; a denial is the load alone. Lock-free; a slice's
-/// drop is one subtraction. All accesses are `Relaxed`: a token carries no data.
+/// **Cost.** A slice's grant: see [`Slice`]. Everybody else's is one compare-exchange, as a token
+/// bucket's; a denial is the load alone. Lock-free; a slice's drop is one subtraction. All accesses
+/// are `Relaxed`: a token carries no data.
 ///
-/// **Exact.** The rate has no drift, and retry times are exact to the nanosecond, for whoever asks alone.
+/// **Exact.** The rate has no drift, and retry times are exact to the nanosecond, for whoever asks
+/// alone.
 ///
-/// **Horizon.** The lattice has the bits that are left of the word by half of the burst, say 58 of 64 for a burst of 100; the builder chooses the tick as
-/// for an [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. The word wraps as a token bucket's does: idle for whole multiples of the
-/// [horizon](Self::horizon), the bucket may be told less than full, and a slice be denied what it has, for about the staleness.
+/// **Horizon.** The lattice has the bits that are left of the word by half of the burst, say 58 of
+/// 64 for a burst of 100; the builder chooses the tick as for an
+/// [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. The word wraps
+/// as a token bucket's does: idle for whole multiples of the [horizon](Self::horizon), the bucket
+/// may be told less than full, and a slice be denied what it has, for about the staleness.
 ///
 /// Source: the virtual schedule of a [`TokenBucket`], with caches for each thread as in tcmalloc.
 ///
@@ -80,9 +92,15 @@ use crate::{
 /// let slice = LIMIT.slice_at(at(0), 8)?;
 /// assert!(slice.try_acquire_at(at(0), 5).is_ok());
 /// assert!(LIMIT.try_acquire_at(at(0), 10).is_ok());
-/// assert!(LIMIT.try_acquire_at(at(0), 1).is_err(), "the rest is used up");
+/// assert!(
+///     LIMIT.try_acquire_at(at(0), 1).is_err(),
+///     "the rest is used up"
+/// );
 /// assert!(slice.try_acquire_at(at(0), 3).is_ok(), "the slice has more");
-/// assert!(slice.try_acquire_at(at(100), 1).is_ok(), "what has come in is for all");
+/// assert!(
+///     slice.try_acquire_at(at(100), 1).is_ok(),
+///     "what has come in is for all"
+/// );
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Debug)]
@@ -104,11 +122,13 @@ pub struct SlicedBucket<W: Word = NativeWord> {
 
 impl SlicedBucket {
     const_unless_loom! {
-        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts full, and without slices.
+        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
+        /// full, and without slices.
         ///
         /// # Panics
         ///
-        /// Where [`TokenBucketBuilder::build_sliced`] would return an error; in a constant or a static, that is a compile error.
+        /// Where [`TokenBucketBuilder::build_sliced`] would return an error; in a constant or a
+        /// static, that is a compile error.
         ///
         /// ```
         /// use portcullis_core::{Rate, SlicedBucket};
@@ -124,11 +144,13 @@ impl SlicedBucket {
 }
 
 impl<W: Word> SlicedBucket<W> {
-    /// Takes `n` permits of the rest at `now`. With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits of the rest at `now`. With `n = 0` it takes nothing, and is answered as a
+    /// request for 1 would be.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst without what slices have of it, as things are now.
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst without
+    /// what slices have of it, as things are now.
     ///
     /// # Cost
     ///
@@ -140,8 +162,14 @@ impl<W: Word> SlicedBucket<W> {
     /// let now = Timestamp::ZERO;
     /// let slice = bucket.slice_at(now, 3)?;
     /// assert_eq!(bucket.try_acquire_at(now, 5)?.permits(), 5);
-    /// assert!(matches!(bucket.try_acquire_at(now, 3), Err(Denied::Exhausted { .. })));
-    /// assert!(matches!(bucket.try_acquire_at(now, 8), Err(Denied::ExceedsCapacity { capacity: 7, .. })));
+    /// assert!(matches!(
+    ///     bucket.try_acquire_at(now, 3),
+    ///     Err(Denied::Exhausted { .. })
+    /// ));
+    /// assert!(matches!(
+    ///     bucket.try_acquire_at(now, 8),
+    ///     Err(Denied::ExceedsCapacity { capacity: 7, .. })
+    /// ));
     /// # drop(slice);
     /// # Ok::<(), Denied>(())
     /// ```
@@ -150,12 +178,14 @@ impl<W: Word> SlicedBucket<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Cuts a slice of `k` permits at `now`, which one thread owns: see [`Slice`]. With `k = 0` it has nothing, and asks the rest each time.
+    /// Cuts a slice of `k` permits at `now`, which one thread owns: see [`Slice`]. With `k = 0` it
+    /// has nothing, and asks the rest each time.
     ///
     /// # Errors
     ///
-    /// [`Denied::ExceedsCapacity`] if slices would have more than [`max_sliced`](Self::max_sliced) together, as things are now; [`Denied::Exhausted`] if
-    /// fewer than `k` permits are available. Nothing has changed then.
+    /// [`Denied::ExceedsCapacity`] if slices would have more than [`max_sliced`](Self::max_sliced)
+    /// together, as things are now; [`Denied::Exhausted`] if fewer than `k` permits are available.
+    /// Nothing has changed then.
     ///
     /// # Cost
     ///
@@ -167,7 +197,10 @@ impl<W: Word> SlicedBucket<W> {
     /// let now = Timestamp::ZERO;
     /// let slice = bucket.slice_at(now, 3)?;
     /// assert_eq!((slice.held(), bucket.available_at(now)), (3, 6));
-    /// assert!(matches!(bucket.slice_at(now, 3), Err(Denied::ExceedsCapacity { capacity: 2, .. })));
+    /// assert!(matches!(
+    ///     bucket.slice_at(now, 3),
+    ///     Err(Denied::ExceedsCapacity { capacity: 2, .. })
+    /// ));
     /// # Ok::<(), Denied>(())
     /// ```
     pub fn slice_at(&self, now: Timestamp, k: u32) -> Result<Slice<&Self>, Denied> {
@@ -178,7 +211,10 @@ impl<W: Word> SlicedBucket<W> {
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
-    /// assert_eq!(SlicedBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO), 10);
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO),
+    ///     10
+    /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
         let word = self.word.load(Relaxed);
@@ -190,12 +226,19 @@ impl<W: Word> SlicedBucket<W> {
     ///
     /// ```
     /// # use portcullis_core::{Idle, Rate, SlicedBucket, Timestamp};
-    /// let (bucket, at) = (SlicedBucket::new(Rate::per_second(5), 10), Timestamp::from_secs);
+    /// let (bucket, at) = (
+    ///     SlicedBucket::new(Rate::per_second(5), 10),
+    ///     Timestamp::from_secs,
+    /// );
     /// let slice = bucket.slice_at(at(1), 1).unwrap();
     /// assert_eq!(bucket.idle_at(at(9)), Idle::InUse);
     /// drop(slice);
     /// let settled = Timestamp::from_millis(1_125);
-    /// assert_eq!(bucket.idle_at(at(9)), Idle::Since(settled), "the slice had settled in advance");
+    /// assert_eq!(
+    ///     bucket.idle_at(at(9)),
+    ///     Idle::Since(settled),
+    ///     "the slice had settled in advance"
+    /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         let word = self.word.load(Relaxed);
@@ -205,7 +248,8 @@ impl<W: Word> SlicedBucket<W> {
         self.rest(word).idle(&self.ticks, word >> self.low, now)
     }
 
-    /// The most permits that the rest and the slices have together; what the word can count at an unlimited rate.
+    /// The most permits that the rest and the slices have together; what the word can count at an
+    /// unlimited rate.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -238,12 +282,18 @@ impl<W: Word> SlicedBucket<W> {
         self.most.into()
     }
 
-    /// For how long a slice settles in advance, and then need not ask the rest until it has too few: less than a tick more than this. The time in which an eighth of
-    /// the unsliced half comes in, in whole ticks.
+    /// For how long a slice settles in advance, and then need not ask the rest until it has too
+    /// few: less than a tick more than this. The time in which an eighth of the unsliced half comes
+    /// in, in whole ticks.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert_eq!(SlicedBucket::new(Rate::per_second(1_000), 800).hold().as_millis(), 50);
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(1_000), 800)
+    ///         .hold()
+    ///         .as_millis(),
+    ///     50
+    /// );
     /// ```
     pub fn hold(&self) -> Duration {
         self.lasting(self.hold)
@@ -253,28 +303,44 @@ impl<W: Word> SlicedBucket<W> {
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert_eq!(SlicedBucket::new(Rate::per_second(5), 10).tick().as_micros(), 1);
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .tick()
+    ///         .as_micros(),
+    ///     1
+    /// );
     /// ```
     pub fn tick(&self) -> Duration {
         self.lasting(1)
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one second. What a slice has it may take at any
-    /// `now`, however old.
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one
+    /// second. What a slice has it may take at any `now`, however old.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert!(SlicedBucket::new(Rate::per_second(5), 10).staleness().as_secs() > 365 * 86_400);
+    /// assert!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .staleness()
+    ///         .as_secs()
+    ///         > 365 * 86_400
+    /// );
     /// ```
     pub fn staleness(&self) -> Duration {
         self.span(self.rest(0).staleness())
     }
 
-    /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`] for never.
+    /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`]
+    /// for never.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert!(SlicedBucket::new(Rate::per_second(5), 10).horizon().as_secs() > 365 * 86_400);
+    /// assert!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .horizon()
+    ///         .as_secs()
+    ///         > 365 * 86_400
+    /// );
     /// ```
     pub fn horizon(&self) -> Duration {
         self.span(self.rest(0).mask)
@@ -282,7 +348,9 @@ impl<W: Word> SlicedBucket<W> {
 
     /// The time in which the position moves by `units`.
     fn span(&self, units: u64) -> Duration {
-        units.checked_div(self.gain.into()).map_or(Duration::MAX, |ticks| self.lasting(ticks))
+        units
+            .checked_div(self.gain.into())
+            .map_or(Duration::MAX, |ticks| self.lasting(ticks))
     }
 
     fn lasting(&self, ticks: u64) -> Duration {
@@ -329,11 +397,26 @@ impl<W: Word> SlicedBucket<W> {
             if price == 0 {
                 // A probe, or no limit: nothing to write.
                 let enough = rest.judge(position, used) >= rest.cost;
-                return if enough { Ok(Receipt::NONE) } else { Err(denied) };
+                return if enough {
+                    Ok(Receipt::NONE)
+                } else {
+                    Err(denied)
+                };
             }
-            let left = left!(position, used, price, rest.full, rest.mask, rest.behind, return Err(denied));
+            let left = left!(
+                position,
+                used,
+                price,
+                rest.full,
+                rest.mask,
+                rest.behind,
+                return Err(denied)
+            );
             let next = self.pack(left, self.sliced_in(word));
-            match self.word.compare_exchange_weak(word, next, Relaxed, Relaxed) {
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
                 Ok(_) => return Ok(Receipt::dated(next, now.as_nanos())),
                 Err(newer) => word = newer,
             }
@@ -348,9 +431,16 @@ impl<W: Word> SlicedBucket<W> {
             return Err(exceeds(n, rest.burst));
         }
         let price = u64::from(n.max(1)) * rest.cost;
-        match rest.left(rest.position(self.ticks.index(now)), seen >> self.low, price) {
+        match rest.left(
+            rest.position(self.ticks.index(now)),
+            seen >> self.low,
+            price,
+        ) {
             Some(_) if n == 0 => Ok(Plan::NONE),
-            Some(left) => Ok(Plan { seen, left: self.pack(left, self.sliced_in(seen)) }),
+            Some(left) => Ok(Plan {
+                seen,
+                left: self.pack(left, self.sliced_in(seen)),
+            }),
             None => Err(Denied::Exhausted { now, permits: n }),
         }
     }
@@ -361,8 +451,9 @@ impl<W: Word> SlicedBucket<W> {
         self.take(now, n)
     }
 
-    /// Takes a take back, if nobody has taken since: any later take builds on the word that this one left. Beside slices the word does not
-    /// tell: one may have found itself settled by this take, and have taken since.
+    /// Takes a take back, if nobody has taken since: any later take builds on the word that this
+    /// one left. Beside slices the word does not tell: one may have found itself settled by this
+    /// take, and have taken since.
     fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let left = receipt.note();
         let lattice = self.rest(left);
@@ -374,9 +465,15 @@ impl<W: Word> SlicedBucket<W> {
         if self.sliced_in(left) > 0 || lattice.is_outlived(taken_in, tick) {
             return 0;
         }
-        let restored = self.pack(lattice.restored(lattice.position(tick), left >> self.low, n), 0);
+        let restored = self.pack(
+            lattice.restored(lattice.position(tick), left >> self.low, n),
+            0,
+        );
         loop {
-            match self.word.compare_exchange_weak(left, restored, Relaxed, Relaxed) {
+            match self
+                .word
+                .compare_exchange_weak(left, restored, Relaxed, Relaxed)
+            {
                 Ok(_) => {
                     *receipt = Receipt::dated(restored, receipt.time());
                     return n;
@@ -395,7 +492,9 @@ impl<W: Word> SlicedBucket<W> {
     /// The last instant of `tick`.
     fn end_of(&self, tick: u64) -> Timestamp {
         let next = tick.checked_add(1).and_then(|next| self.ticks.start(next));
-        next.map_or(Timestamp::MAX, |next| Timestamp::from_nanos(next.as_nanos() - 1))
+        next.map_or(Timestamp::MAX, |next| {
+            Timestamp::from_nanos(next.as_nanos() - 1)
+        })
     }
 
     /// What a slice finds in the rest, if that has what the slice lacks.
@@ -412,7 +511,8 @@ impl<W: Word> SlicedBucket<W> {
             return Err(exceeds(n, u64::from(share.have) + rest.burst));
         }
         let balance = self.balance(rest, word, now);
-        if lack * rest.cost > balance.available || self.may_have_wrapped(rest, &balance, share, now) {
+        if lack * rest.cost > balance.available || self.may_have_wrapped(rest, &balance, share, now)
+        {
             return Err(Denied::Exhausted { now, permits: n });
         }
         Ok(balance)
@@ -422,10 +522,20 @@ impl<W: Word> SlicedBucket<W> {
         rest.balance(rest.position(self.ticks.index(now)), word >> self.low)
     }
 
-    /// Whether `now` is late for the word, or the word has wrapped since the slice has settled: it lies so far back that both look alike. If it has wrapped, what the slice
-    /// took could be taken again by one who is late.
-    fn may_have_wrapped(&self, rest: &Lattice, balance: &Balance, share: Share, now: Timestamp) -> bool {
-        let idle = self.ticks.index(now).saturating_sub(self.ticks.index(share.until));
+    /// Whether `now` is late for the word, or the word has wrapped since the slice has settled: it
+    /// lies so far back that both look alike. If it has wrapped, what the slice took could be taken
+    /// again by one who is late.
+    fn may_have_wrapped(
+        &self,
+        rest: &Lattice,
+        balance: &Balance,
+        share: Share,
+        now: Timestamp,
+    ) -> bool {
+        let idle = self
+            .ticks
+            .index(now)
+            .saturating_sub(self.ticks.index(share.until));
         balance.owed > 0 && idle.saturating_mul(rest.gain) >= rest.behind - rest.full
     }
 }
@@ -433,7 +543,10 @@ impl<W: Word> SlicedBucket<W> {
 /// More was asked for than there can be; that is less than `n`, so it fits.
 #[inline(always)]
 fn exceeds(n: u32, capacity: u64) -> Denied {
-    Denied::ExceedsCapacity { permits: n, capacity: capacity as u32 }
+    Denied::ExceedsCapacity {
+        permits: n,
+        capacity: capacity as u32,
+    }
 }
 
 impl<W: Word> Source for SlicedBucket<W> {
@@ -459,8 +572,18 @@ impl<W: Word> Source for SlicedBucket<W> {
             let after = self.rest(sliced + u64::from(k));
             let settled = after.balance(after.position(held), taken).from;
             let next = self.pack(settled, sliced + u64::from(k));
-            match self.word.compare_exchange_weak(word, next, Relaxed, Relaxed) {
-                Ok(_) => return Ok(Share { size: k, have: k, until: self.end_of(held), draws: 0 }),
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
+                Ok(_) => {
+                    return Ok(Share {
+                        size: k,
+                        have: k,
+                        until: self.end_of(held),
+                        draws: 0,
+                    });
+                }
                 Err(newer) => word = newer,
             }
         }
@@ -497,10 +620,14 @@ impl<W: Word> Source for SlicedBucket<W> {
                 ..share
             };
             if next == word {
-                // It lies far enough ahead: a guess, but no decision that comes after the word was so takes that back.
+                // It lies far enough ahead: a guess, but no decision that comes after the word was
+                // so takes that back.
                 return Ok(after);
             }
-            match self.word.compare_exchange_weak(word, next, Relaxed, Relaxed) {
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
                 Ok(_) => return Ok(after),
                 Err(newer) => word = newer,
             }
@@ -509,7 +636,8 @@ impl<W: Word> Source for SlicedBucket<W> {
 
     fn peek_for(&self, share: Share, now: Timestamp, n: u32) -> Result<(), Denied> {
         let word = self.word.load(Relaxed);
-        self.judge(&self.rest(word), word, share, now, n).map(|_| ())
+        self.judge(&self.rest(word), word, share, now, n)
+            .map(|_| ())
     }
 
     fn available_for(&self, share: Share, now: Timestamp) -> u64 {
@@ -528,7 +656,9 @@ impl<W: Word> Source for SlicedBucket<W> {
     }
 
     fn retry_for(&self, share: Share, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else { return Limiter::retry(self, denied) };
+        let Denied::Exhausted { now, permits } = denied else {
+            return Limiter::retry(self, denied);
+        };
         let lack = share.lacks(permits);
         if lack > 0 {
             return Limiter::retry(self, Denied::Exhausted { now, permits: lack });
@@ -540,7 +670,8 @@ impl<W: Word> Source for SlicedBucket<W> {
             return Retry::At(now);
         }
         let tick = rest.settled(self.ticks.index(now), balance.owed);
-        tick.and_then(|tick| self.ticks.start(tick)).map_or(Retry::Never, Retry::At)
+        tick.and_then(|tick| self.ticks.start(tick))
+            .map_or(Retry::Never, Retry::At)
     }
 
     #[inline(always)]
@@ -551,7 +682,8 @@ impl<W: Word> Source for SlicedBucket<W> {
     fn give_back(&self, share: Share) {
         let units = u64::from(share.have) * Into::<u64>::into(self.cost);
         // `sliced` counts the size, so that its bits never borrow.
-        self.word.fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed);
+        self.word
+            .fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed);
     }
 }
 
@@ -575,15 +707,19 @@ impl<W: Word> Limiter for SlicedBucket<W> {
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
         // A plan that takes nothing is for a probe, or for no limit.
         if plan.left != plan.seen
-            && self.word.compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed).is_ok()
+            && self
+                .word
+                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
+                .is_ok()
         {
             return Ok(Receipt::dated(plan.left, now.as_nanos()));
         }
         self.take_anew(now, n)
     }
 
-    /// All of them, if the bucket is as the take left it and has no slices; else none: they come back by refill. A take that is given back in whole
-    /// counts as never made, and so does a slice that is given back in whole, also for what the newest `now` was.
+    /// All of them, if the bucket is as the take left it and has no slices; else none: they come
+    /// back by refill. A take that is given back in whole counts as never made, and so does a slice
+    /// that is given back in whole, also for what the newest `now` was.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         self.undo(now, n, receipt)
     }
@@ -601,8 +737,9 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.idle_at(now)
     }
 
-    /// For more than the rest can hold beside the slices, but not more than the burst: [`Retry::OnRelease`], when slices are dropped. For more than that,
-    /// behind others: what comes into the rest beside the slices that there are.
+    /// For more than the rest can hold beside the slices, but not more than the burst:
+    /// [`Retry::OnRelease`], when slices are dropped. For more than that, behind others: what comes
+    /// into the rest beside the slices that there are.
     fn retry(&self, denied: Denied) -> Retry {
         let word = self.word.load(Relaxed);
         let rest = self.rest(word);
@@ -616,8 +753,9 @@ impl<W: Word> Limiter for SlicedBucket<W> {
 
 impl TokenBucketBuilder {
     const_unless_loom! {
-        /// A bucket that slices can be cut from, on the target's own word. If no tick is given, the finest from 1 µs up (1 ns with a 32-bit word)
-        /// whose horizon is an hour or more. It has no debt.
+        /// A bucket that slices can be cut from, on the target's own word. If no tick is given, the
+        /// finest from 1 µs up (1 ns with a 32-bit word) whose horizon is an hour or more. It has
+        /// no debt.
         ///
         /// # Errors
         ///
@@ -643,7 +781,8 @@ impl TokenBucketBuilder {
         ///
         /// ```
         /// # use portcullis_core::{Rate, SlicedBucket, TokenBucket};
-        /// let bucket: SlicedBucket<u32> = TokenBucket::builder(Rate::per_second(5), 10).build_sliced_on()?;
+        /// let bucket: SlicedBucket<u32> =
+        ///     TokenBucket::builder(Rate::per_second(5), 10).build_sliced_on()?;
         /// assert_eq!(bucket.tick().as_micros(), 10);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
@@ -690,19 +829,43 @@ const fn bits(most: u64) -> u32 {
     u64::BITS - most.leading_zeros()
 }
 
-/// `error`, or the largest burst that would do: half of it takes bits, `low` of them here, and so leaves fewer to the lattice.
+/// `error`, or the largest burst that would do: half of it takes bits, `low` of them here, and so
+/// leaves fewer to the lattice.
 const fn refusal<W: Word>(terms: Terms, low: u32, error: SettingsError) -> SettingsError {
-    let SettingsError::TooLarge { setting: Setting::Burst | Setting::Rate, .. } = error else { return error };
+    let SettingsError::TooLarge {
+        setting: Setting::Burst | Setting::Rate,
+        ..
+    } = error
+    else {
+        return error;
+    };
     let mut low = if low < W::BITS { low + 1 } else { W::BITS };
     while low > 0 {
         low -= 1;
         let (least, most) = (1 << low, if low == 63 { u64::MAX } else { (2 << low) - 1 });
-        if (Terms { burst: least, ..terms }).lattice(W::BITS - low).is_ok() {
-            let max = match (Terms { burst: most, ..terms }).lattice(W::BITS - low) {
-                Err(SettingsError::TooLarge { setting: Setting::Burst, max }) => max,
+        if (Terms {
+            burst: least,
+            ..terms
+        })
+        .lattice(W::BITS - low)
+        .is_ok()
+        {
+            let max = match (Terms {
+                burst: most,
+                ..terms
+            })
+            .lattice(W::BITS - low)
+            {
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Burst,
+                    max,
+                }) => max,
                 _ => most,
             };
-            return SettingsError::TooLarge { setting: Setting::Burst, max };
+            return SettingsError::TooLarge {
+                setting: Setting::Burst,
+                max,
+            };
         }
     }
     error

@@ -7,10 +7,11 @@
 //! +------------------+------------------+      count: 0 to limit
 //! ```
 //!
-//! The count takes the bits that the limit needs, and a limiter may put a note of its own above it; the stamp takes all others.
-//! Stamps are compared where they stand, without shifting them down. The distance from a stamp to a position, wrapped in the
-//! word, is read off one circle, where a stamp lies up to `reach` ahead of the position that wrote it, and `now` is late by up to
-//! the staleness:
+//! The count takes the bits that the limit needs, and a limiter may put a note of its own above it;
+//! the stamp takes all others. Stamps are compared where they stand, without shifting them down.
+//! The distance from a stamp to a position, wrapped in the word, is read off one circle, where a
+//! stamp lies up to `reach` ahead of the position that wrote it, and `now` is late by up to the
+//! staleness:
 //!
 //! ```text
 //! 0 ................... behind-1 | behind ........ late-1 | late ...... 2^bits-1
@@ -18,8 +19,9 @@
 //!                                |  too late: denied      |  late, or not there yet
 //! ```
 //!
-//! The middle zone is for one who has been idle for a whole turn, less a little: what is granted then counts with what the stamp
-//! stands for, and who comes late after that must not find the limiter idle.
+//! The middle zone is for one who has been idle for a whole turn, less a little: what is granted
+//! then counts with what the stamp stands for, and who comes late after that must not find the
+//! limiter idle.
 
 use crate::grid::Grid;
 use crate::settings::{self, MIN_STALENESS, Scale};
@@ -36,8 +38,8 @@ pub(crate) struct Stamped<W: Word> {
 }
 
 impl<W: Word> Stamped<W> {
-    /// A layout for counts up to `limit` and positions that are `step` nanoseconds apart, where a stamp may be up to `reach`
-    /// positions ahead of the position that wrote it.
+    /// A layout for counts up to `limit` and positions that are `step` nanoseconds apart, where a
+    /// stamp may be up to `reach` positions ahead of the position that wrote it.
     pub(crate) const fn new(
         limit: u64,
         step: u64,
@@ -47,7 +49,8 @@ impl<W: Word> Stamped<W> {
         Self::with_note(0, limit, step, reach, staleness)
     }
 
-    /// The same with a note of `note_bits` bits between the stamp and the count, which counts as a part of the count here.
+    /// The same with a note of `note_bits` bits between the stamp and the count, which counts as a
+    /// part of the count here.
     const fn with_note(
         note_bits: u32,
         limit: u64,
@@ -56,7 +59,9 @@ impl<W: Word> Stamped<W> {
         staleness: Option<u64>,
     ) -> Result<Self, SettingsError> {
         if limit == 0 {
-            return Err(SettingsError::Zero { setting: Setting::Limit });
+            return Err(SettingsError::Zero {
+                setting: Setting::Limit,
+            });
         }
         let count_bits = bits(limit) + note_bits;
         let scale = Scale { step, gain: 1 };
@@ -67,12 +72,19 @@ impl<W: Word> Stamped<W> {
         if range < needed {
             let bits = needed.next_power_of_two().trailing_zeros() + note_bits;
             let max = if bits < W::BITS { W::MASK >> bits } else { 0 };
-            return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
+            return Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max,
+            });
         }
-        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, None, scale) else {
+        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, None, scale)
+        else {
             // All else fits, by what is needed.
             let max = ((range / 4) as u64).saturating_mul(step);
-            return Err(SettingsError::TooLarge { setting: Setting::Staleness, max });
+            return Err(SettingsError::TooLarge {
+                setting: Setting::Staleness,
+                max,
+            });
         };
         // At least a quarter of the range is left for what lies ahead.
         let late = range - staleness - reach as u128;
@@ -104,7 +116,8 @@ impl<W: Word> Stamped<W> {
         (word & counts, word & !counts)
     }
 
-    /// The count in `word` if it bears exactly the stamp `stamp`; with any other stamp, more than a count can be.
+    /// The count in `word` if it bears exactly the stamp `stamp`; with any other stamp, more than a
+    /// count can be.
     #[inline(always)]
     pub(crate) fn count(word: u64, stamp: u64) -> u64 {
         word.wrapping_sub(stamp) & W::MASK
@@ -114,10 +127,15 @@ impl<W: Word> Stamped<W> {
     #[inline(always)]
     pub(crate) fn ahead(&self, to: u64, from: u64) -> Option<u64> {
         let distance = to.wrapping_sub(from) & W::MASK;
-        if distance < self.behind.into() { Some(distance) } else { None }
+        if distance < self.behind.into() {
+            Some(distance)
+        } else {
+            None
+        }
     }
 
-    /// How far the stamp `to` lies after the stamp `from` in positions, negative if it lies before it.
+    /// How far the stamp `to` lies after the stamp `from` in positions, negative if it lies before
+    /// it.
     pub(crate) fn distance(&self, to: u64, from: u64) -> i64 {
         let distance = to.wrapping_sub(from) & W::MASK;
         match self.ahead(to, from) {
@@ -126,14 +144,16 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// Whether the stamp `stamp` lies before the stamp `now`, or so far after it that nobody who is late can have written it.
+    /// Whether the stamp `stamp` lies before the stamp `now`, or so far after it that nobody who is
+    /// late can have written it.
     #[inline(always)]
     pub(crate) fn is_past(&self, stamp: u64, now: u64) -> bool {
         let distance = now.wrapping_sub(stamp) & W::MASK;
         distance != 0 && distance < self.late.into()
     }
 
-    /// How many positions it takes until the stamp `to` is no longer too late for the stamp `from`; 0 if it is not.
+    /// How many positions it takes until the stamp `to` is no longer too late for the stamp `from`;
+    /// 0 if it is not.
     pub(crate) fn too_late(&self, to: u64, from: u64) -> u64 {
         let (distance, late) = (to.wrapping_sub(from) & W::MASK, self.late.into());
         if distance < late && self.ahead(to, from).is_none() {
@@ -143,8 +163,8 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// Whether stamps may have come around between the grant of a receipt and `now`: the stamp that the
-    /// receipt notes may then be a newer one's.
+    /// Whether stamps may have come around between the grant of a receipt and `now`: the stamp that
+    /// the receipt notes may then be a newer one's.
     pub(crate) fn is_outlived(&self, grid: &Grid, receipt: Receipt, now: Timestamp) -> bool {
         let taken_at = grid.index(Timestamp::from_nanos(receipt.time()));
         self.comes_around(grid.index(now).saturating_sub(taken_at))
@@ -155,7 +175,8 @@ impl<W: Word> Stamped<W> {
         positions >= Into::<u64>::into(self.late) >> self.count_bits
     }
 
-    /// What counts at the stamp `now` in a word whose stamp is the end of a window: the permits taken, and that end while the window is on.
+    /// What counts at the stamp `now` in a word whose stamp is the end of a window: the permits
+    /// taken, and that end while the window is on.
     #[inline(always)]
     pub(crate) fn current(&self, now: u64, word: u64) -> (u64, Option<u64>) {
         let (count, end) = self.split(word);
@@ -172,7 +193,8 @@ impl<W: Word> Stamped<W> {
         (late - behind) >> self.count_bits
     }
 
-    /// Whether stamps of positions that are `step` nanoseconds apart come around only after `horizon` nanoseconds.
+    /// Whether stamps of positions that are `step` nanoseconds apart come around only after
+    /// `horizon` nanoseconds.
     pub(crate) const fn reaches(&self, horizon: u128, step: u64) -> bool {
         (W::MASK >> self.count_bits) as u128 * step as u128 >= horizon
     }
@@ -183,7 +205,8 @@ impl<W: Word> Stamped<W> {
     }
 }
 
-/// Spans of time that end in a stamp: those that begin with an event, where positions are ticks, or windows on a grid.
+/// Spans of time that end in a stamp: those that begin with an event, where positions are ticks, or
+/// windows on a grid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started<W: Word> {
     pub(crate) layout: Stamped<W>,
@@ -191,9 +214,10 @@ pub(crate) struct Started<W: Word> {
 }
 
 impl<W: Word> Started<W> {
-    /// For counts up to `limit` in a window of length `window`, and for waits of length `wait`; where that is the shorter one, with
-    /// a note of [`offset_bits`]. The tick is what was asked for, or the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an
-    /// hour or more, or else the coarsest up to the window.
+    /// For counts up to `limit` in a window of length `window`, and for waits of length `wait`;
+    /// where that is the shorter one, with a note of [`offset_bits`]. The tick is what was asked
+    /// for, or the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the
+    /// coarsest up to the window.
     pub(crate) const fn new(
         limit: u64,
         window: u64,
@@ -214,7 +238,10 @@ impl<W: Word> Started<W> {
             let reach = longest.div_ceil(step) + 1;
             match Stamped::with_note(note_bits, limit, step, reach, staleness) {
                 Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
-                    return Ok(Self { layout, grid: Grid::new(origin, step) });
+                    return Ok(Self {
+                        layout,
+                        grid: Grid::new(origin, step),
+                    });
                 }
                 Err(error) if !coarser => return Err(error),
                 _ => step *= 10,
@@ -230,7 +257,10 @@ impl<W: Word> Started<W> {
         origin: Timestamp,
     ) -> Result<Self, SettingsError> {
         match Stamped::new(limit, window, 1, staleness) {
-            Ok(layout) => Ok(Self { layout, grid: Grid::new(origin, window) }),
+            Ok(layout) => Ok(Self {
+                layout,
+                grid: Grid::new(origin, window),
+            }),
             Err(error) => Err(error),
         }
     }
@@ -255,7 +285,9 @@ impl<W: Word> Started<W> {
     #[inline(always)]
     pub(crate) fn end(&self, now: Timestamp, span: u64) -> u64 {
         let (position, into) = self.grid.split(now);
-        let from = self.layout.stamp(position.wrapping_add(u64::from(into != 0)));
+        let from = self
+            .layout
+            .stamp(position.wrapping_add(u64::from(into != 0)));
         from.wrapping_add(span) & W::MASK
     }
 }
@@ -265,8 +297,12 @@ pub(crate) const fn bits(number: u64) -> u32 {
     u64::BITS - number.leading_zeros()
 }
 
-/// How many of the leading bits of an offset into a window of `window` ticks tell it to within `grain` ticks; none where the grain
-/// is no shorter than the window.
+/// How many of the leading bits of an offset into a window of `window` ticks tell it to within
+/// `grain` ticks; none where the grain is no shorter than the window.
 pub(crate) const fn offset_bits(window: u64, grain: u64) -> u32 {
-    if grain < window { bits((window - 1) >> grain.ilog2()) } else { 0 }
+    if grain < window {
+        bits((window - 1) >> grain.ilog2())
+    } else {
+        0
+    }
 }

@@ -1,5 +1,5 @@
-//! The one place that names atomics, so that every algorithm can also run under [loom], pre-empted at every access (`--cfg explore`), and without
-//! compare-exchange.
+//! The one place that names atomics, so that every algorithm can also run under [loom], pre-empted
+//! at every access (`--cfg explore`), and without compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
@@ -9,16 +9,25 @@ compile_error!(
      `critical-section` and `unsafe-assume-single-core` of portable-atomic"
 );
 
-#[cfg(all(not(any(loom, explore)), any(target_has_atomic = "32", not(feature = "portable-atomic"))))]
+#[cfg(all(
+    not(any(loom, explore)),
+    any(target_has_atomic = "32", not(feature = "portable-atomic"))
+))]
 pub(crate) use core::sync::atomic;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;
-#[cfg(not(any(loom, explore, target_has_atomic = "32", not(feature = "portable-atomic"))))]
+#[cfg(not(any(
+    loom,
+    explore,
+    target_has_atomic = "32",
+    not(feature = "portable-atomic")
+)))]
 pub(crate) use portable_atomic as atomic;
 #[cfg(explore)]
 pub(crate) use portcullis_explore::atomic;
 
-/// Declares a function that is `const`, except under loom, whose atomics cannot be built in a constant.
+/// Declares a function that is `const`, except under loom, whose atomics cannot be built in a
+/// constant.
 macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
         #[cfg(not(loom))]

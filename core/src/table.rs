@@ -1,4 +1,5 @@
-//! What all tables of limiters by key have in common: the lines, the hash, the time that an entry is kept, and counts.
+//! What all tables of limiters by key have in common: the lines, the hash, the time that an entry
+//! is kept, and counts.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::ops::{Bound, RangeBounds};
@@ -63,9 +64,15 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         self.lines.as_ref()
     }
 
-    /// Where the entry of `key` may lie under the limit `limit`, of those that `limit_bits` tell apart.
+    /// Where the entry of `key` may lie under the limit `limit`, of those that `limit_bits` tell
+    /// apart.
     #[inline]
-    pub(crate) fn address<K: Hash + ?Sized>(&self, key: &K, limit: usize, limit_bits: u32) -> Address {
+    pub(crate) fn address<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        limit: usize,
+        limit_bits: u32,
+    ) -> Address {
         // Not by `hash_one`, which is not always compiled into its caller.
         let mut hasher = self.hasher.build_hasher();
         if limit_bits != 0 {
@@ -142,17 +149,25 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
             Bound::Excluded(&before) => before.saturating_add(1),
             Bound::Unbounded => 0,
         };
-        let swept = self.lines().iter().enumerate().skip(from).take_while(|(at, _)| lines.contains(at));
+        let swept = self
+            .lines()
+            .iter()
+            .enumerate()
+            .skip(from)
+            .take_while(|(at, _)| lines.contains(at));
         swept
             .flat_map(|(at, line)| line.entries(at))
             .filter(|entry| {
-                entry.held().is_some_and(|held| is_forgettable(entry.at, held) && entry.vacate(held))
+                entry
+                    .held()
+                    .is_some_and(|held| is_forgettable(entry.at, held) && entry.vacate(held))
             })
             .count()
     }
 }
 
-/// Counts of a table: from [`Keyed::statistics_at`](crate::Keyed::statistics_at) and [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
+/// Counts of a table: from [`Keyed::statistics_at`](crate::Keyed::statistics_at) and
+/// [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};

@@ -3,8 +3,8 @@ use core::time::Duration;
 
 /// An instant: nanoseconds since an origin that the caller chose, and keeps to.
 ///
-/// The origin may be the start of the program, the reset of a microcontroller or the Unix epoch; a limiter
-/// only ever compares instants of one origin. 64 bits of nanoseconds reach 584 years.
+/// The origin may be the start of the program, the reset of a microcontroller or the Unix epoch; a
+/// limiter only ever compares instants of one origin. 64 bits of nanoseconds reach 584 years.
 ///
 /// ```
 /// use core::time::Duration;
@@ -12,8 +12,14 @@ use core::time::Duration;
 ///
 /// let a = Timestamp::from_millis(1_500);
 /// assert_eq!(a.as_nanos(), 1_500_000_000);
-/// assert_eq!(a.saturating_add(Duration::from_secs(1)), Timestamp::from_millis(2_500));
-/// assert_eq!(a.saturating_since(Timestamp::from_secs(1)), Duration::from_millis(500));
+/// assert_eq!(
+///     a.saturating_add(Duration::from_secs(1)),
+///     Timestamp::from_millis(2_500)
+/// );
+/// assert_eq!(
+///     a.saturating_since(Timestamp::from_secs(1)),
+///     Duration::from_millis(500)
+/// );
 /// assert_eq!(Timestamp::ZERO.saturating_since(a), Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +99,10 @@ impl Timestamp {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Timestamp};
-    /// assert_eq!(Timestamp::from_secs(1).saturating_add(Duration::from_secs(2)), Timestamp::from_secs(3));
+    /// assert_eq!(
+    ///     Timestamp::from_secs(1).saturating_add(Duration::from_secs(2)),
+    ///     Timestamp::from_secs(3)
+    /// );
     /// ```
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
@@ -105,7 +114,10 @@ impl Timestamp {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Timestamp};
-    /// assert_eq!(Timestamp::from_secs(3).saturating_since(Timestamp::from_secs(1)), Duration::from_secs(2));
+    /// assert_eq!(
+    ///     Timestamp::from_secs(3).saturating_since(Timestamp::from_secs(1)),
+    ///     Duration::from_secs(2)
+    /// );
     /// ```
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -115,17 +127,30 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     /// Seconds and nine decimals, `1.500000000 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+        write!(
+            f,
+            "{}.{:09} s",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
     }
 }
 
 /// A duration's nanoseconds, or `u64::MAX` where they are more (584 years).
 pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
     let nanos = duration.as_nanos();
-    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+    if nanos > u64::MAX as u128 {
+        u64::MAX
+    } else {
+        nanos as u64
+    }
 }
 
 /// So many nanoseconds, or [`Duration::MAX`] where a duration cannot hold them.
 pub(crate) const fn saturating_duration(nanos: u128) -> Duration {
-    if nanos > Duration::MAX.as_nanos() { Duration::MAX } else { Duration::from_nanos_u128(nanos) }
+    if nanos > Duration::MAX.as_nanos() {
+        Duration::MAX
+    } else {
+        Duration::from_nanos_u128(nanos)
+    }
 }

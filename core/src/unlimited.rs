@@ -15,7 +15,10 @@ impl Unlimited {
     /// No limit.
     ///
     /// ```
-    /// assert_eq!(portcullis_core::Unlimited::new(), portcullis_core::Unlimited);
+    /// assert_eq!(
+    ///     portcullis_core::Unlimited::new(),
+    ///     portcullis_core::Unlimited
+    /// );
     /// ```
     pub const fn new() -> Self {
         Self
@@ -29,7 +32,13 @@ impl Unlimited {
     ///
     /// ```
     /// # use portcullis_core::{Timestamp, Unlimited};
-    /// assert_eq!(Unlimited.try_acquire_at(Timestamp::MAX, 7).unwrap().permits(), 7);
+    /// assert_eq!(
+    ///     Unlimited
+    ///         .try_acquire_at(Timestamp::MAX, 7)
+    ///         .unwrap()
+    ///         .permits(),
+    ///     7
+    /// );
     /// ```
     pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)

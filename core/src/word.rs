@@ -1,12 +1,14 @@
 //! The width of a limiter's state, and the atomic cell that holds it.
 //!
-//! Every algorithm computes in `u64` and keeps what fits [`Word::MASK`]; on a 32-bit target the compiler
-//! sees that the upper halves are never looked at, and drops them. Nothing else knows the width.
+//! Every algorithm computes in `u64` and keeps what fits [`Word::MASK`]; on a 32-bit target the
+//! compiler sees that the upper halves are never looked at, and drops them. Nothing else knows the
+//! width.
 //!
-//! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`, where a
-//! trait's method cannot be called. They are sound because the trait is sealed and implemented for `u32`,
-//! `u64` and a transparent wrapper of the native one of them alone, [`Word::BITS`] tells those of 32 bits from those of 64 (a wrapper of 64 has more than 32), and an atomic has its
-//! integer's size and bit validity.
+//! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`,
+//! where a trait's method cannot be called. They are sound because the trait is sealed and
+//! implemented for `u32`, `u64` and a transparent wrapper of the native one of them alone,
+//! [`Word::BITS`] tells those of 32 bits from those of 64 (a wrapper of 64 has more than 32), and
+//! an atomic has its integer's size and bit validity.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -16,7 +18,8 @@ use crate::line::STATE_AT;
 use crate::sync::atomic::Ordering;
 use crate::sync::{atomic, const_unless_loom};
 
-/// The widest word that the target can compare and exchange natively: `u64`, or `u32` where there is nothing wider.
+/// The widest word that the target can compare and exchange natively: `u64`, or `u32` where there
+/// is nothing wider.
 ///
 /// Portcullis never emulates a wider atomic: on a 32-bit microcontroller that would be a lock.
 ///
@@ -31,9 +34,11 @@ pub type NativeWord = u64;
 #[cfg(not(target_has_atomic = "64"))]
 pub type NativeWord = u32;
 
-/// A width for a limiter's state: `u32`, on targets with 64-bit atomics `u64`, and [`KeyedWord`](crate::KeyedWord). Sealed.
+/// A width for a limiter's state: `u32`, on targets with 64-bit atomics `u64`, and
+/// [`KeyedWord`](crate::KeyedWord). Sealed.
 ///
-/// A narrower word has a nearer horizon: see the type that it parametrises, and `docs/architecture.md`.
+/// A narrower word has a nearer horizon: see the type that it parametrises, and
+/// `docs/architecture.md`.
 ///
 /// ```
 /// # use portcullis_core::{Word};
@@ -56,8 +61,13 @@ mod sealed {
         fn atomic(value: u64) -> Self::Atomic;
         fn load(cell: &Self::Atomic, order: Ordering) -> u64;
         fn store(cell: &Self::Atomic, value: u64, order: Ordering);
-        fn exchange(cell: &Self::Atomic, old: u64, new: u64, ok: Ordering, err: Ordering)
-        -> Result<u64, u64>;
+        fn exchange(
+            cell: &Self::Atomic,
+            old: u64,
+            new: u64,
+            ok: Ordering,
+            err: Ordering,
+        ) -> Result<u64, u64>;
         fn add(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
         fn sub(cell: &Self::Atomic, value: u64, order: Ordering) -> u64;
         fn or(cell: &Self::Atomic, bits: u64, order: Ordering);
@@ -132,11 +142,13 @@ word!(KeyedWord, NativeWord::BITS - STATE_AT, u64, AtomicU64);
 #[cfg(not(target_has_atomic = "64"))]
 word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32);
 
-/// What an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells its key: 43 bits, or 20 on targets without 64-bit atomics.
+/// What an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells
+/// its key: 43 bits, or 20 on targets without 64-bit atomics.
 ///
 /// ```
 /// # use portcullis_core::{KeyedWord, Rate, TokenBucket, Word};
-/// let bucket: TokenBucket<KeyedWord> = TokenBucket::builder(Rate::per_second(5), 10).build_on()?;
+/// let bucket: TokenBucket<KeyedWord> =
+///     TokenBucket::builder(Rate::per_second(5), 10).build_on()?;
 /// assert_eq!((KeyedWord::BITS, bucket.tick().as_micros()), (43, 1));
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
@@ -152,7 +164,8 @@ impl From<KeyedWord> for u64 {
     }
 }
 
-/// `value`'s low bits as a word; the caller has made sure that the rest is zero. A setting may be wider than a state: the integer holds it.
+/// `value`'s low bits as a word; the caller has made sure that the rest is zero. A setting may be
+/// wider than a state: the integer holds it.
 pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     if W::BITS > 32 {
         // SAFETY: `W` is a `u64`, by the module's argument.
@@ -164,7 +177,8 @@ pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     }
 }
 
-/// An atomic word. The same operations as the integer's own atomic, on `u64` values that fit the word.
+/// An atomic word. The same operations as the integer's own atomic, on `u64` values that fit the
+/// word.
 pub(crate) struct AtomicWord<W: Word> {
     cell: W::Atomic,
     _width: PhantomData<W>,

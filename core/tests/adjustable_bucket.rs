@@ -1,5 +1,6 @@
-//! A bucket whose settings change: decision for decision a token bucket as long as they do not, and a bucket in rational arithmetic when they
-//! do. What is forced into debt is compared with the same model, for both kinds of bucket.
+//! A bucket whose settings change: decision for decision a token bucket as long as they do not, and
+//! a bucket in rational arithmetic when they do. What is forced into debt is compared with the same
+//! model, for both kinds of bucket.
 
 #[allow(dead_code, reason = "made for the other limiters, too")]
 mod support;
@@ -9,8 +10,8 @@ use core::time::Duration;
 use std::thread;
 
 use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Denied, Idle, Limiter, Rate, Retry, Setting, SettingsError,
-    Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    AdjustableBucket, Carry, ChangeError, Denied, Idle, Limiter, Rate, Retry, Setting,
+    SettingsError, Timestamp, TokenBucket, TokenBucketBuilder, Word,
 };
 
 use support::bucket::random_adjustable;
@@ -34,18 +35,30 @@ const fn millis(n: u64) -> Timestamp {
 #[test]
 fn without_changes_it_decides_as_rational_arithmetic_does() {
     fn check<W: Word>() {
-        let operations = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+        let operations = if cfg!(debug_assertions) {
+            200_000
+        } else {
+            1_000_000
+        };
         let (mut tally, mut seed) = (Tally::default(), 0);
         while tally.operations < operations {
             seed += 1;
-            let mut draws = Draws::Seeded { state: seed, steps: 200 };
+            let mut draws = Draws::Seeded {
+                state: seed,
+                steps: 200,
+            };
             if let Some((bucket, _, mut model)) = random_adjustable::<W>(&mut draws) {
                 trace(&bucket, &mut model, &mut draws, &mut tally);
             }
         }
         println!("{} bits: {tally}", W::BITS);
-        assert!(tally.granted > operations / 20 && tally.denied > operations / 20, "one-sided: {tally}");
-        assert!(tally.retried > 1_000 && tally.late > 1_000 && tally.wrapped > 1_000 && tally.void > 0);
+        assert!(
+            tally.granted > operations / 20 && tally.denied > operations / 20,
+            "one-sided: {tally}"
+        );
+        assert!(
+            tally.retried > 1_000 && tally.late > 1_000 && tally.wrapped > 1_000 && tally.void > 0
+        );
     }
     check::<u64>();
     check::<u32>();
@@ -55,12 +68,21 @@ fn without_changes_it_decides_as_rational_arithmetic_does() {
 #[test]
 fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
     fn check<W: Word>() {
-        let operations = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+        let operations = if cfg!(debug_assertions) {
+            200_000
+        } else {
+            1_000_000
+        };
         let (mut done, mut granted, mut late, mut seed) = (0, 0, 0, 0);
         while done < operations {
             seed += 1;
-            let mut draws = Draws::Seeded { state: seed, steps: 200 };
-            let Some((bucket, twin, model)) = random_adjustable::<W>(&mut draws) else { continue };
+            let mut draws = Draws::Seeded {
+                state: seed,
+                steps: 200,
+            };
+            let Some((bucket, twin, model)) = random_adjustable::<W>(&mut draws) else {
+                continue;
+            };
             let marks = model.landmarks();
             let staleness = bucket.staleness().min(twin.staleness());
             let staleness = staleness.as_nanos().min(marks.first.into()) as u64;
@@ -73,11 +95,17 @@ fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
                 assert_eq!(bucket.idle_at(at), twin.idle_at(at), "{bucket:?} {twin:?}");
                 let most = available.min(u32::MAX.into());
                 let some = draws.magnitude(most.saturating_add(1));
-                let n = draws.one_of(&[some, some, most, most + 1, 1, 0]).min(u32::MAX.into()) as u32;
+                let n = draws
+                    .one_of(&[some, some, most, most + 1, 1, 0])
+                    .min(u32::MAX.into()) as u32;
                 let (mine, its) = (bucket.take_at(at, n), twin.take_at(at, n));
                 assert_eq!(mine.err(), its.err(), "{n} at {now}: {bucket:?} {twin:?}");
                 if let Err(denied) = its {
-                    assert_eq!(bucket.retry(denied), twin.retry(denied), "{n} at {now}: {bucket:?} {twin:?}");
+                    assert_eq!(
+                        bucket.retry(denied),
+                        twin.retry(denied),
+                        "{n} at {now}: {bucket:?} {twin:?}"
+                    );
                 } else if n > 0 {
                     granted += 1;
                     newest = newest.max(now);
@@ -85,14 +113,19 @@ fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
                 done += 1;
                 now = match draws.below(6) {
                     0 => now,
-                    1..=3 => newest.saturating_add(draws.magnitude(marks.grain.saturating_mul(4)).min(far)),
-                    4 => newest.saturating_add(draws.magnitude(marks.reach.saturating_mul(2)).min(far)),
+                    1..=3 => newest
+                        .saturating_add(draws.magnitude(marks.grain.saturating_mul(4)).min(far)),
+                    4 => newest
+                        .saturating_add(draws.magnitude(marks.reach.saturating_mul(2)).min(far)),
                     _ => newest - draws.magnitude(staleness),
                 };
                 late += u64::from(now < newest);
             }
         }
-        println!("{} bits: {done} operations, {granted} granted, {late} late", W::BITS);
+        println!(
+            "{} bits: {done} operations, {granted} granted, {late} late",
+            W::BITS
+        );
         assert!(granted > operations / 20 && late > operations / 20);
     }
     check::<u64>();
@@ -136,10 +169,21 @@ impl Limit {
         let (permits, period) = if draws.once_in(3) {
             draws.one_of(&NAMED)
         } else {
-            (draws.magnitude(10_000).max(1) as u32, draws.magnitude(100 * SECOND).max(1))
+            (
+                draws.magnitude(10_000).max(1) as u32,
+                draws.magnitude(100 * SECOND).max(1),
+            )
         };
-        let burst = if draws.once_in(4) { draws.magnitude(1 << 40) } else { draws.within(1, 20) };
-        Self { permits, period, burst: burst.max(1) }
+        let burst = if draws.once_in(4) {
+            draws.magnitude(1 << 40)
+        } else {
+            draws.within(1, 20)
+        };
+        Self {
+            permits,
+            period,
+            burst: burst.max(1),
+        }
     }
 }
 
@@ -155,7 +199,17 @@ struct Frame {
 
 impl Frame {
     fn random<W: Word>(draws: &mut Draws<'_>) -> Self {
-        let ticks = [1, 1, 100, 1_000, 1_000_000, 7_000_003, 100_000_000, SECOND, 3_600 * SECOND];
+        let ticks = [
+            1,
+            1,
+            100,
+            1_000,
+            1_000_000,
+            7_000_003,
+            100_000_000,
+            SECOND,
+            3_600 * SECOND,
+        ];
         let first = if W::BITS == 64 { 0 } else { 3 };
         let seconds = draws.one_of(&[1, 1, 2, 60, 10_000]);
         Self {
@@ -187,8 +241,9 @@ fn gcd(a: u128, b: u128) -> u128 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
-/// A bucket in rational arithmetic: a level that may be negative, in parts of which a permit has `cost` and a tick brings `gain`, in
-/// lowest terms. A change is the one place where something is rounded, down to a whole part.
+/// A bucket in rational arithmetic: a level that may be negative, in parts of which a permit has
+/// `cost` and a tick brings `gain`, in lowest terms. A change is the one place where something is
+/// rounded, down to a whole part.
 #[derive(Clone, Copy, Debug)]
 struct Ideal {
     frame: Frame,
@@ -213,7 +268,17 @@ impl Ideal {
         let level = i128::from(limit.burst) * cost;
         let gain = (gain / divisor).cast_signed();
         let (beyond, changed, largest) = (0, tick, limit.burst);
-        Self { frame, limit, gain, cost, newest: tick, level, beyond, changed, largest }
+        Self {
+            frame,
+            limit,
+            gain,
+            cost,
+            newest: tick,
+            level,
+            beyond,
+            changed,
+            largest,
+        }
     }
 
     fn is_unlimited(&self) -> bool {
@@ -269,8 +334,11 @@ impl Ideal {
         let out = self.full() + beyond - level;
         let part = -(-(out % self.cost) * new.cost).div_euclid(self.cost);
         let granted = out / self.cost * new.cost + part;
-        new.largest =
-            if beyond > 0 { self.largest.max(limit.burst) } else { limit.burst.max(self.limit.burst) };
+        new.largest = if beyond > 0 {
+            self.largest.max(limit.burst)
+        } else {
+            limit.burst.max(self.limit.burst)
+        };
         let most = i128::from(new.largest) * new.cost - granted;
         new.level = match carry {
             Carry::Proportional if level > 0 => (level * new.full() / self.full()).min(most),
@@ -305,7 +373,12 @@ struct Changes {
     misfits: u64,
 }
 
-const CARRIES: [Carry; 4] = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+const CARRIES: [Carry; 4] = [
+    Carry::Keep,
+    Carry::Proportional,
+    Carry::Additive,
+    Carry::Reset,
+];
 
 /// A bucket, and the model that it is compared with.
 struct Course<'a, W: Word> {
@@ -317,16 +390,28 @@ struct Course<'a, W: Word> {
 impl<W: Word> Course<'_, W> {
     fn looks_right(&self, at: Timestamp, tick: i128) {
         let Self { bucket, model, .. } = self;
-        assert_eq!(bucket.available_at(at), model.available(tick), "at {at}: {bucket:?}\n{model:?}");
+        assert_eq!(
+            bucket.available_at(at),
+            model.available(tick),
+            "at {at}: {bucket:?}\n{model:?}"
+        );
         if !model.is_unlimited() {
             assert_eq!(bucket.burst(), model.limit.burst);
             let is_full = model.at(tick) == model.full();
-            assert_eq!(bucket.idle_at(at) != Idle::InUse, is_full, "at {at}: {bucket:?}\n{model:?}");
+            assert_eq!(
+                bucket.idle_at(at) != Idle::InUse,
+                is_full,
+                "at {at}: {bucket:?}\n{model:?}"
+            );
         }
     }
 
     fn take(&mut self, at: Timestamp, tick: i128, n: u32) {
-        let Self { bucket, model, tally } = self;
+        let Self {
+            bucket,
+            model,
+            tally,
+        } = self;
         let enough = u64::from(n.max(1)) <= model.available(tick);
         let answer = bucket.take_at(at, n);
         assert_eq!(answer.is_ok(), enough, "{n} at {at}: {bucket:?}\n{model:?}");
@@ -340,27 +425,53 @@ impl<W: Word> Course<'_, W> {
             Err(denied) if u64::from(n) > model.limit.burst => {
                 tally.denied += 1;
                 let capacity = model.limit.burst as u32;
-                assert_eq!(denied, Denied::ExceedsCapacity { permits: n, capacity });
+                assert_eq!(
+                    denied,
+                    Denied::ExceedsCapacity {
+                        permits: n,
+                        capacity
+                    }
+                );
             }
             Err(denied) => {
                 tally.denied += 1;
-                assert_eq!(denied, Denied::Exhausted { now: at, permits: n });
-                let ideal = model.suffices(tick, n.max(1)).map(|tick| tick * i128::from(model.frame.tick));
+                assert_eq!(
+                    denied,
+                    Denied::Exhausted {
+                        now: at,
+                        permits: n
+                    }
+                );
+                let ideal = model
+                    .suffices(tick, n.max(1))
+                    .map(|tick| tick * i128::from(model.frame.tick));
                 let ideal = ideal.and_then(|at| u64::try_from(at).ok());
                 let expected = ideal.map_or(Retry::Never, |at| Retry::At(nanos(at)));
-                assert_eq!(bucket.retry(denied), expected, "{n} at {at}: {bucket:?}\n{model:?}");
+                assert_eq!(
+                    bucket.retry(denied),
+                    expected,
+                    "{n} at {at}: {bucket:?}\n{model:?}"
+                );
                 tally.retried += u64::from(ideal.is_some());
             }
         }
     }
 
     fn force(&mut self, at: Timestamp, tick: i128, n: u32) {
-        let Self { bucket, model, tally } = self;
+        let Self {
+            bucket,
+            model,
+            tally,
+        } = self;
         let owed = i128::from(n) * model.cost - model.at(tick);
         let fits = n == 0 || owed <= model.owes_at_most();
         let before = format!("{bucket:?}");
         let forced = bucket.force_at(at, n);
-        assert_eq!(forced.is_ok(), fits, "{n} at {at}: {forced:?} {bucket:?}\n{model:?}");
+        assert_eq!(
+            forced.is_ok(),
+            fits,
+            "{n} at {at}: {forced:?} {bucket:?}\n{model:?}"
+        );
         if let Err(denied) = forced {
             assert_eq!(format!("{bucket:?}"), before);
             let exceeds = u64::from(n) > model.limit.burst + model.frame.debt;
@@ -373,7 +484,11 @@ impl<W: Word> Course<'_, W> {
     }
 
     fn adjust(&mut self, at: Timestamp, tick: i128, next: Limit, by: usize) {
-        let Self { bucket, model, tally } = self;
+        let Self {
+            bucket,
+            model,
+            tally,
+        } = self;
         let state = || (bucket.burst(), bucket.available_at(at), bucket.staleness());
         let before = state();
         let changed = bucket.adjust_at(at, next.rate(), next.burst, CARRIES[by]);
@@ -386,7 +501,11 @@ impl<W: Word> Course<'_, W> {
                 *model = model.adjusted(tick, next, CARRIES[by]);
             }
             Err(misfit) => {
-                assert_eq!(changed, Err(ChangeError::Settings(misfit)), "{next:?} at {at}: {bucket:?}");
+                assert_eq!(
+                    changed,
+                    Err(ChangeError::Settings(misfit)),
+                    "{next:?} at {at}: {bucket:?}"
+                );
                 assert_eq!(state(), before, "{next:?} at {at}: {bucket:?}\n{model:?}");
                 tally.misfits += 1;
             }
@@ -400,15 +519,25 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
     let limit = Limit::random(draws);
     let start = i128::from(draws.magnitude(1 << 60) / frame.tick);
     let settings = frame.builder(limit).origin(frame.instant(start));
-    let Ok(bucket) = settings.build_adjustable_on::<W>() else { return };
+    let Ok(bucket) = settings.build_adjustable_on::<W>() else {
+        return;
+    };
     let mut newest = start;
-    let mut course = Course { bucket, model: Ideal::new(frame, limit, newest), tally };
+    let mut course = Course {
+        bucket,
+        model: Ideal::new(frame, limit, newest),
+        tally,
+    };
     let late_at_most = i128::from(frame.staleness / frame.tick);
     let mut late = 0;
     while draws.another_step() {
         let tick = newest - late;
-        let Ok(now) = u64::try_from(tick * i128::from(frame.tick)) else { return };
-        let Some(now) = now.checked_add(draws.below(frame.tick)) else { return };
+        let Ok(now) = u64::try_from(tick * i128::from(frame.tick)) else {
+            return;
+        };
+        let Some(now) = now.checked_add(draws.below(frame.tick)) else {
+            return;
+        };
         let at = nanos(now);
         course.looks_right(at, tick);
         let model = &course.model;
@@ -424,8 +553,16 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
             4 => course.force(at, tick, n + draws.below(4) as u32),
             _ => {
                 let next = Limit::random(draws);
-                let (rate, burst) =
-                    (Limit { burst: model.limit.burst, ..next }, Limit { burst: next.burst, ..model.limit });
+                let (rate, burst) = (
+                    Limit {
+                        burst: model.limit.burst,
+                        ..next
+                    },
+                    Limit {
+                        burst: next.burst,
+                        ..model.limit
+                    },
+                );
                 let next = draws.one_of(&[next, next, rate, burst]);
                 course.adjust(at, tick, next, draws.below(4) as usize);
             }
@@ -444,26 +581,60 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
         if newest - model.newest + step <= far {
             newest += step;
         }
-        late = if draws.once_in(3) { draw(draws, late_at_most).min(newest - start) } else { 0 };
+        late = if draws.once_in(3) {
+            draw(draws, late_at_most).min(newest - start)
+        } else {
+            0
+        };
     }
 }
 
 #[test]
 fn changes_settle_what_was_earned_at_the_old_rate_as_rational_arithmetic_does() {
     fn check<W: Word>() {
-        let operations = if cfg!(debug_assertions) { 200_000 } else { 2_000_000 };
+        let operations = if cfg!(debug_assertions) {
+            200_000
+        } else {
+            2_000_000
+        };
         let (mut tally, mut seed) = (Changes::default(), 0);
         while tally.operations < operations {
             seed += 1;
-            let mut draws = Draws::Seeded { state: seed, steps: 60 };
+            let mut draws = Draws::Seeded {
+                state: seed,
+                steps: 60,
+            };
             with_changes::<W>(&mut draws, &mut tally);
         }
         println!("{} bits: {tally:?}", W::BITS);
-        let Changes { granted, denied, forced, forced_into_debt, retried, late, changed, .. } = tally;
-        let Changes { changed_late, changed_in_debt, unlimited, frozen, misfits, .. } = tally;
+        let Changes {
+            granted,
+            denied,
+            forced,
+            forced_into_debt,
+            retried,
+            late,
+            changed,
+            ..
+        } = tally;
+        let Changes {
+            changed_late,
+            changed_in_debt,
+            unlimited,
+            frozen,
+            misfits,
+            ..
+        } = tally;
         let counts = [granted, denied, forced, forced_into_debt, retried, late];
         let others = [changed_late, changed_in_debt, unlimited, frozen, misfits];
-        assert!(counts.iter().chain(&changed).chain(&others).all(|&count| count > 50), "{tally:?}");
+        assert!(
+            counts
+                .iter()
+                .chain(&changed)
+                .chain(&others)
+                .all(|&count| count > 50),
+            "{tally:?}"
+        );
     }
     check::<u64>();
     check::<u32>();
@@ -472,14 +643,23 @@ fn changes_settle_what_was_earned_at_the_old_rate_as_rational_arithmetic_does() 
 #[test]
 fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
     fn check<W: Word>() {
-        let operations = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+        let operations = if cfg!(debug_assertions) {
+            200_000
+        } else {
+            1_000_000
+        };
         let (mut done, mut forced, mut refused, mut late, mut seed) = (0, 0, 0, 0, 0);
         while done < operations {
             seed += 1;
-            let mut draws = Draws::Seeded { state: seed, steps: 60 };
+            let mut draws = Draws::Seeded {
+                state: seed,
+                steps: 60,
+            };
             let draws = &mut draws;
             let (frame, limit) = (Frame::random::<W>(draws), Limit::random(draws));
-            let Ok(bucket) = frame.builder(limit).build_on::<W>() else { continue };
+            let Ok(bucket) = frame.builder(limit).build_on::<W>() else {
+                continue;
+            };
             let start = i128::from(frame.staleness.div_ceil(frame.tick));
             let (mut tick, mut newest) = (start, start);
             let mut model = Ideal::new(frame, limit, start);
@@ -500,7 +680,11 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
                     let fits = -level <= model.owes_at_most();
                     let before = format!("{bucket:?}");
                     let answer = bucket.force_at(at, n);
-                    assert_eq!(answer.is_ok(), fits || n == 0, "{n} {answer:?}: {bucket:?} {model:?}");
+                    assert_eq!(
+                        answer.is_ok(),
+                        fits || n == 0,
+                        "{n} {answer:?}: {bucket:?} {model:?}"
+                    );
                     if let Err(denied) = answer {
                         refused += 1;
                         assert_eq!(format!("{bucket:?}"), before);
@@ -518,10 +702,11 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
                         }
                         Err(denied) => {
                             assert!(u64::from(n.max(1)) > available);
-                            let ideal =
-                                model.suffices(tick, n.max(1)).filter(|_| u64::from(n) <= limit.burst);
-                            let ideal =
-                                ideal.and_then(|tick| u64::try_from(tick * i128::from(frame.tick)).ok());
+                            let ideal = model
+                                .suffices(tick, n.max(1))
+                                .filter(|_| u64::from(n) <= limit.burst);
+                            let ideal = ideal
+                                .and_then(|tick| u64::try_from(tick * i128::from(frame.tick)).ok());
                             let expected = ideal.map_or(Retry::Never, |at| Retry::At(nanos(at)));
                             assert_eq!(bucket.retry(denied), expected);
                         }
@@ -535,12 +720,20 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
                     newest += draw(draws, step);
                 }
                 let most = i128::from(frame.staleness / frame.tick);
-                tick = newest - if draws.once_in(3) { draw(draws, most) } else { 0 };
+                tick = newest
+                    - if draws.once_in(3) {
+                        draw(draws, most)
+                    } else {
+                        0
+                    };
                 tick = tick.max(0);
                 late += u64::from(tick < newest);
             }
         }
-        println!("{} bits: {done} operations, {forced} forced, {refused} refused, {late} late", W::BITS);
+        println!(
+            "{} bits: {done} operations, {forced} forced, {refused} refused, {late} late",
+            W::BITS
+        );
         assert!(forced > operations / 100 && refused > operations / 100 && late > operations / 100);
     }
     check::<u64>();
@@ -559,7 +752,9 @@ fn parts_of_a_permit_survive_any_number_of_changes() {
     fn check<W: Word>() {
         let bucket = spent::<W>(Rate::per_second(1), 5, 0, millis(0));
         for (now, rate) in [(100, 2), (200, 4), (300, 1)] {
-            bucket.adjust_at(millis(now), Rate::per_second(rate), 5, Carry::Keep).unwrap();
+            bucket
+                .adjust_at(millis(now), Rate::per_second(rate), 5, Carry::Keep)
+                .unwrap();
             assert_eq!(bucket.available_at(millis(now)), 0);
         }
         // 0.1, 0.2 and 0.4 have come in, and the rest does in 300 ms.
@@ -570,7 +765,8 @@ fn parts_of_a_permit_survive_any_number_of_changes() {
     check::<u32>();
 }
 
-/// What is left of ten after 4 were taken (or 10, or 12, owing 2), in a bucket of twenty, five, and one.
+/// What is left of ten after 4 were taken (or 10, or 12, owing 2), in a bucket of twenty, five, and
+/// one.
 #[test]
 fn each_carry_keeps_what_it_says() {
     fn check<W: Word>(left: i32, carry: Carry, expected: [i32; 3]) {
@@ -578,7 +774,9 @@ fn each_carry_keeps_what_it_says() {
         for (burst, expected) in [20, 5, 1].into_iter().zip(expected) {
             let bucket = spent::<W>(Rate::per_second(1), 10, left.max(0).unsigned_abs(), now);
             bucket.force_at(now, left.min(0).unsigned_abs()).unwrap();
-            bucket.adjust_at(now, Rate::per_second(1), burst, carry).unwrap();
+            bucket
+                .adjust_at(now, Rate::per_second(1), burst, carry)
+                .unwrap();
             // The first permit is 1 s away where nothing is owed, and one more for each that is.
             let at = millis(1_000 + 1_000 * u64::from((1 - expected).max(0).unsigned_abs()));
             let denied = Denied::Exhausted { now, permits: 1 };
@@ -590,7 +788,10 @@ fn each_carry_keeps_what_it_says() {
             );
             // 0.6 of one, which is nearer.
             let early = left == 6 && carry == Carry::Proportional && burst == 1;
-            assert!(early || retry == Retry::At(at), "{carry:?} of {left}, burst {burst}: {retry:?}");
+            assert!(
+                early || retry == Retry::At(at),
+                "{carry:?} of {left}, burst {burst}: {retry:?}"
+            );
         }
     }
     let cases = [
@@ -616,12 +817,16 @@ fn each_carry_keeps_what_it_says() {
 fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
     fn check<W: Word>() {
         let bucket = spent::<W>(Rate::per_second(1), 5, 2, millis(0));
-        bucket.adjust_at(millis(500), Rate::ZERO, 5, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(millis(500), Rate::ZERO, 5, Carry::Keep)
+            .unwrap();
         assert_eq!(bucket.available_at(millis(500)), 2);
         assert_eq!(bucket.available_at(millis(100_000)), 2);
         let denied = bucket.take_at(millis(1_000), 3).unwrap_err();
         assert_eq!(bucket.retry(denied), Retry::Never);
-        bucket.adjust_at(millis(100_000), Rate::per_second(1), 5, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(millis(100_000), Rate::per_second(1), 5, Carry::Keep)
+            .unwrap();
         assert_eq!(
             bucket.available_at(millis(100_999)),
             2,
@@ -629,13 +834,26 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
         );
         assert_eq!(bucket.available_at(millis(101_000)), 3);
 
-        bucket.adjust_at(millis(101_000), Rate::UNLIMITED, 1, Carry::Keep).unwrap();
-        assert_eq!((bucket.available_at(millis(0)), bucket.idle_at(millis(0))), (u64::MAX, Idle::Now));
+        bucket
+            .adjust_at(millis(101_000), Rate::UNLIMITED, 1, Carry::Keep)
+            .unwrap();
+        assert_eq!(
+            (bucket.available_at(millis(0)), bucket.idle_at(millis(0))),
+            (u64::MAX, Idle::Now)
+        );
         assert!((0..1_000).all(|_| bucket.take_at(millis(101_000), 1_000_000).is_ok()));
         for carry in CARRIES {
-            bucket.adjust_at(millis(102_000), Rate::UNLIMITED, 1, carry).unwrap();
-            bucket.adjust_at(millis(102_000), Rate::per_second(1), 7, carry).unwrap();
-            assert_eq!(bucket.available_at(millis(102_000)), 7, "{carry:?}: full, as it was without a limit");
+            bucket
+                .adjust_at(millis(102_000), Rate::UNLIMITED, 1, carry)
+                .unwrap();
+            bucket
+                .adjust_at(millis(102_000), Rate::per_second(1), 7, carry)
+                .unwrap();
+            assert_eq!(
+                bucket.available_at(millis(102_000)),
+                7,
+                "{carry:?}: full, as it was without a limit"
+            );
         }
     }
     check::<u64>();
@@ -649,22 +867,44 @@ fn settings_that_do_not_fit_change_nothing() {
     let now = millis(40);
     bucket.take_at(now, 3).unwrap();
     let before = format!("{bucket:?}");
-    let refused = |rate, burst| bucket.adjust_at(now, rate, burst, Carry::Reset).unwrap_err();
-    let zero = SettingsError::Zero { setting: Setting::Burst };
-    assert_eq!(refused(Rate::per_second(10), 0), ChangeError::Settings(zero));
-    let ChangeError::Settings(SettingsError::TooLarge { setting: Setting::Burst, max }) =
-        refused(Rate::per_second(10), u64::MAX)
+    let refused = |rate, burst| {
+        bucket
+            .adjust_at(now, rate, burst, Carry::Reset)
+            .unwrap_err()
+    };
+    let zero = SettingsError::Zero {
+        setting: Setting::Burst,
+    };
+    assert_eq!(
+        refused(Rate::per_second(10), 0),
+        ChangeError::Settings(zero)
+    );
+    let ChangeError::Settings(SettingsError::TooLarge {
+        setting: Setting::Burst,
+        max,
+    }) = refused(Rate::per_second(10), u64::MAX)
     else {
         panic!("a burst that is too large")
     };
-    assert!(matches!(refused(Rate::per_second(10), max + 1), ChangeError::Settings(_)));
-    assert!(matches!(refused(Rate::new(1, Duration::ZERO), 1), ChangeError::Settings(_)));
+    assert!(matches!(
+        refused(Rate::per_second(10), max + 1),
+        ChangeError::Settings(_)
+    ));
+    assert!(matches!(
+        refused(Rate::new(1, Duration::ZERO), 1),
+        ChangeError::Settings(_)
+    ));
     assert!(
-        matches!(refused(Rate::per_second(999_999_937), 1), ChangeError::Settings(_)),
+        matches!(
+            refused(Rate::per_second(999_999_937), 1),
+            ChangeError::Settings(_)
+        ),
         "at a tick of 1 ns"
     );
     assert_eq!(format!("{bucket:?}"), before);
-    bucket.adjust_at(now, Rate::per_second(10), max, Carry::Keep).unwrap();
+    bucket
+        .adjust_at(now, Rate::per_second(10), max, Carry::Keep)
+        .unwrap();
     assert_eq!((bucket.burst(), bucket.available_at(now)), (max, 2));
 }
 
@@ -672,10 +912,16 @@ fn settings_that_do_not_fit_change_nothing() {
 #[test]
 fn a_late_change_counts_from_the_newest_time_that_was_granted() {
     fn check<W: Word>() {
-        let rates = [(1_000, 2_000, [4, 5]), (2_000, 1_000, [4, 5]), (1_000, 0, [4, 4])];
+        let rates = [
+            (1_000, 2_000, [4, 5]),
+            (2_000, 1_000, [4, 5]),
+            (1_000, 0, [4, 4]),
+        ];
         for (old, new, available) in rates {
             let bucket = spent::<W>(Rate::per_second(old), 5, 4, millis(10));
-            bucket.adjust_at(millis(7), Rate::per_second(new), 5, Carry::Keep).unwrap();
+            bucket
+                .adjust_at(millis(7), Rate::per_second(new), 5, Carry::Keep)
+                .unwrap();
             let found = [10, 11].map(|now| bucket.available_at(millis(now)));
             assert_eq!(found, available, "{old} a second, and then {new}");
             assert_eq!(bucket.take_at(millis(10), 5).is_ok(), available[0] >= 5);
@@ -689,8 +935,12 @@ fn a_late_change_counts_from_the_newest_time_that_was_granted() {
 fn a_late_change_counts_from_the_time_of_a_newer_one_before_it() {
     fn check<W: Word>() {
         let bucket = spent::<W>(Rate::per_second(1_000), 9, 0, millis(0));
-        bucket.adjust_at(millis(3), Rate::ZERO, 9, Carry::Keep).unwrap();
-        bucket.adjust_at(millis(1), Rate::per_second(1_000), 9, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(millis(3), Rate::ZERO, 9, Carry::Keep)
+            .unwrap();
+        bucket
+            .adjust_at(millis(1), Rate::per_second(1_000), 9, Carry::Keep)
+            .unwrap();
         let found = [2, 3, 4].map(|now| bucket.available_at(millis(now)));
         assert_eq!(found, [2, 3, 4], "three had come in, and not five");
     }
@@ -705,8 +955,14 @@ fn a_change_after_a_newer_denial_counts_at_its_own_time() {
         assert!(bucket.take_at(millis(13), 5).is_err());
         assert_eq!(bucket.take_at(millis(13), 0).map(|_| ()), Ok(()));
         assert!(bucket.force_at(millis(13), 20).is_err());
-        bucket.adjust_at(millis(11), Rate::per_second(2_000), 9, Carry::Keep).unwrap();
-        assert_eq!(bucket.available_at(millis(13)), 6, "two by 11 ms, and two in each that follows");
+        bucket
+            .adjust_at(millis(11), Rate::per_second(2_000), 9, Carry::Keep)
+            .unwrap();
+        assert_eq!(
+            bucket.available_at(millis(13)),
+            6,
+            "two by 11 ms, and two in each that follows"
+        );
     }
     check::<u64>();
     check::<u32>();
@@ -719,11 +975,15 @@ fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
         let settings = TokenBucket::builder(Rate::new(permits, period), 1_000).tick(tick);
         let bucket = settings.build_adjustable_on::<W>().unwrap();
         let (first, seconds) = (bucket.staleness(), |n| Timestamp::from_secs(n));
-        bucket.adjust_at(seconds(0), Rate::per_second(1), 1_000, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(seconds(0), Rate::per_second(1), 1_000, Carry::Keep)
+            .unwrap();
         let late = Duration::from_secs(100);
         assert!(first < late && late < bucket.staleness());
         bucket.take_at(seconds(1_000), 500).unwrap();
-        bucket.adjust_at(seconds(900), Rate::per_second(1_000), 1_000, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(seconds(900), Rate::per_second(1_000), 1_000, Carry::Keep)
+            .unwrap();
         assert_eq!(bucket.available_at(seconds(1_000)), 500);
     }
     check::<u64>(1_000, Duration::from_nanos(1), Duration::from_micros(1));
@@ -735,21 +995,30 @@ fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
 fn however_late_a_change_is_nothing_is_owed_that_was_not() {
     fn check<W: Word>(tick: Duration) {
         let settings = TokenBucket::builder(Rate::per_second(1_000), 5).tick(tick);
-        let bucket = settings.staleness(Duration::from_mins(1)).build_adjustable_on::<W>().unwrap();
+        let bucket = settings
+            .staleness(Duration::from_mins(1))
+            .build_adjustable_on::<W>()
+            .unwrap();
         let now = 100_000;
         bucket.take_at(millis(now), 5).unwrap();
-        bucket.adjust_at(millis(now - 55), Rate::per_second(1), 5, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(millis(now - 55), Rate::per_second(1), 5, Carry::Keep)
+            .unwrap();
         assert!(bucket.staleness() >= Duration::from_mins(1));
         assert!(bucket.take_at(millis(now), 1).is_err());
         let late = bucket.take_at(millis(now - 10_000), 1);
         assert!(late.is_err(), "10 s late, of 60 s, is not taken for idle");
-        assert_eq!([now + 999, now + 1_000].map(|at| bucket.available_at(millis(at))), [0, 1]);
+        assert_eq!(
+            [now + 999, now + 1_000].map(|at| bucket.available_at(millis(at))),
+            [0, 1]
+        );
     }
     check::<u64>(Duration::from_micros(1));
     check::<u32>(Duration::from_millis(1));
 }
 
-/// 1.2 permits, as a tick brings 0.3 of one and the reservation acts at a whole one, are more than the one that may be owed.
+/// 1.2 permits, as a tick brings 0.3 of one and the reservation acts at a whole one, are more than
+/// the one that may be owed.
 #[test]
 fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a_tick() {
     fn check<W: Word>() {
@@ -760,8 +1029,9 @@ fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a
         let reserved = bucket.reserve_at(millis(0), 1, Duration::MAX).unwrap();
         assert_eq!(reserved.due(), millis(400));
         let before = format!("{bucket:?}");
-        let change =
-            |now, carry| bucket.adjust_at(millis(now), Rate::new(3, Duration::from_secs(2)), 1, carry);
+        let change = |now, carry| {
+            bucket.adjust_at(millis(now), Rate::new(3, Duration::from_secs(2)), 1, carry)
+        };
         for carry in [Carry::Keep, Carry::Proportional, Carry::Additive] {
             assert_eq!(change(0, carry), Err(ChangeError::Owes));
         }
@@ -775,9 +1045,13 @@ fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a
 #[test]
 fn a_bucket_that_refills_in_steps_keeps_them_whatever_the_period_of_its_rate() {
     fn check<W: Word>() {
-        let settings = TokenBucket::builder(Rate::per_second(5), 10).stepwise().initial(0);
+        let settings = TokenBucket::builder(Rate::per_second(5), 10)
+            .stepwise()
+            .initial(0);
         let bucket = settings.build_adjustable_on::<W>().unwrap();
-        bucket.adjust_at(millis(0), Rate::per_minute(30), 10, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(millis(0), Rate::per_minute(30), 10, Carry::Keep)
+            .unwrap();
         assert_eq!(bucket.tick(), Duration::from_secs(1));
         let found = [999, 1_999, 2_000, 3_999, 4_000].map(|now| bucket.available_at(millis(now)));
         assert_eq!(found, [0, 0, 1, 1, 2], "half a permit each second");
@@ -791,7 +1065,14 @@ fn a_share_is_kept_to_the_fraction_of_a_permit() {
     let settings = TokenBucket::builder(Rate::per_day(1), 1).initial(0);
     let bucket = settings.build_adjustable().unwrap();
     let noon = Timestamp::from_secs(43_200);
-    bucket.adjust_at(noon, Rate::per_second(1_000_000), 1_000_000, Carry::Proportional).unwrap();
+    bucket
+        .adjust_at(
+            noon,
+            Rate::per_second(1_000_000),
+            1_000_000,
+            Carry::Proportional,
+        )
+        .unwrap();
     assert_eq!(bucket.available_at(noon), 500_000);
 }
 
@@ -805,8 +1086,17 @@ fn what_is_forced_need_never_come_in() {
             assert_eq!(bucket.force_at(millis(0), n).is_ok(), is_ok);
             assert_eq!(plain.force_at(millis(0), n).is_ok(), is_ok);
         }
-        let reserved = bucket.reserve_at(millis(0), 1, Duration::MAX).map(|reserved| reserved.due());
-        assert_eq!(reserved, Err(Denied::Exhausted { now: millis(0), permits: 1 }), "what is reserved must");
+        let reserved = bucket
+            .reserve_at(millis(0), 1, Duration::MAX)
+            .map(|reserved| reserved.due());
+        assert_eq!(
+            reserved,
+            Err(Denied::Exhausted {
+                now: millis(0),
+                permits: 1
+            }),
+            "what is reserved must"
+        );
     }
     check::<u64>();
     check::<u32>();
@@ -821,7 +1111,10 @@ fn no_permits_at_all_are_forced_and_reserved_at_any_time() {
         for now in [0, 1_000, 2_000] {
             assert_eq!(bucket.force_at(millis(now), 0), Ok(()));
             let none = bucket.reserve_at(millis(now), 0, Duration::ZERO).unwrap();
-            assert_eq!((none.due(), none.permits(), none.cancel_at(millis(now))), (millis(now), 0, 0));
+            assert_eq!(
+                (none.due(), none.permits(), none.cancel_at(millis(now))),
+                (millis(now), 0, 0)
+            );
         }
         assert_eq!(format!("{bucket:?}"), before);
     }
@@ -832,25 +1125,38 @@ fn no_permits_at_all_are_forced_and_reserved_at_any_time() {
 #[test]
 fn without_a_limit_any_number_of_permits_is_granted() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1).build_adjustable_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1)
+            .build_adjustable_on::<W>()
+            .unwrap();
         assert!(bucket.take_at(millis(0), u32::MAX).is_ok());
         assert_eq!(bucket.force_at(millis(0), u32::MAX), Ok(()));
-        assert!(bucket.reserve_at(millis(0), u32::MAX, Duration::ZERO).is_ok());
+        assert!(
+            bucket
+                .reserve_at(millis(0), u32::MAX, Duration::ZERO)
+                .is_ok()
+        );
     }
     check::<u64>();
     check::<u32>();
 }
 
-/// Which it notes in each; 64 bits of a token bucket have room for nanoseconds, which cost it nothing.
+/// Which it notes in each; 64 bits of a token bucket have room for nanoseconds, which cost it
+/// nothing.
 #[test]
 fn on_64_bits_the_tick_is_a_microsecond_unless_more_is_needed() {
     let (rate, burst) = (Rate::per_second(10), 5);
-    assert_eq!(AdjustableBucket::new(rate, burst).tick(), Duration::from_micros(1));
-    assert_eq!(TokenBucket::new(rate, burst).tick(), Duration::from_nanos(1));
+    assert_eq!(
+        AdjustableBucket::new(rate, burst).tick(),
+        Duration::from_micros(1)
+    );
+    assert_eq!(
+        TokenBucket::new(rate, burst).tick(),
+        Duration::from_nanos(1)
+    );
 }
 
-/// In every span: with rates of so many permits in each 100 ms, the larger of all bursts and what came in. What is late counts at the newest
-/// time of a grant or a change.
+/// In every span: with rates of so many permits in each 100 ms, the larger of all bursts and what
+/// came in. What is late counts at the newest time of a grant or a change.
 #[test]
 fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in() {
     const GRAIN: u64 = 1_000_000;
@@ -862,25 +1168,38 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
         late_changes: u64,
     }
     fn check<W: Word>(seed: u64, tally: &mut Tally) {
-        let mut draws = Draws::Seeded { state: seed, steps: 60 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 60,
+        };
         let per_period = |permits| Rate::new(permits, Duration::from_millis(PERIOD));
         let mut rate = draws.below(30) as u32;
         let mut largest = draws.within(1, 6);
         let bucket = TokenBucket::builder(per_period(rate), largest).tick(Duration::from_millis(1));
-        let bucket = bucket.staleness(Duration::from_secs(1)).build_adjustable_on::<W>().unwrap();
+        let bucket = bucket
+            .staleness(Duration::from_secs(1))
+            .build_adjustable_on::<W>()
+            .unwrap();
         // What has come in by each grant, in hundredths of a permit, and the grant.
         let mut grants = Vec::<(u64, u64)>::new();
         // The last change, and what had come in by then.
         let (mut changed, mut before) = (0, 0);
         let (mut now, mut newest) = (5_000, 0);
         while draws.another_step() {
-            let own = now - if draws.once_in(3) { draws.magnitude(1_000) } else { 0 };
+            let own = now
+                - if draws.once_in(3) {
+                    draws.magnitude(1_000)
+                } else {
+                    0
+                };
             let (at, counts) = (nanos(own * GRAIN), own.max(newest));
             let come_in = before + (counts - changed) * u64::from(rate);
             let n = draws.within(1, 6) as u32;
             if draws.once_in(3) {
                 let (next, burst) = (draws.below(30) as u32, draws.within(1, 6));
-                bucket.adjust_at(at, per_period(next), burst, Carry::Keep).unwrap();
+                bucket
+                    .adjust_at(at, per_period(next), burst, Carry::Keep)
+                    .unwrap();
                 tally.late_changes += u64::from(own < newest);
                 (rate, changed, before) = (next, counts, come_in);
                 (largest, newest) = (largest.max(burst), counts);
@@ -892,7 +1211,10 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
                 let mut sum = 0;
                 for &(then, n) in grants.iter().rev() {
                     sum += n * PERIOD;
-                    assert!(sum <= largest * PERIOD + (come_in - then), "{grants:?} {bucket:?}");
+                    assert!(
+                        sum <= largest * PERIOD + (come_in - then),
+                        "{grants:?} {bucket:?}"
+                    );
                 }
             }
             now += draws.below(8);
@@ -903,17 +1225,30 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
         check::<u64>(seed, &mut tally);
         check::<u32>(seed, &mut tally);
     }
-    let Tally { grants, late_grants, late_changes } = tally;
+    let Tally {
+        grants,
+        late_grants,
+        late_changes,
+    } = tally;
     println!("{grants} grants, {late_grants} of them late, {late_changes} late changes");
     assert!(grants > 40_000 && late_grants > 1_000 && late_changes > 1_000);
 }
 
 // On real threads.
 
-/// Two that take until `done`, beside what is done meanwhile; then all that is left is taken at the time of the clock. Returns how much was taken.
-fn drained(bucket: &AdjustableBucket<impl Word>, clock: &AtomicU64, meanwhile: impl FnOnce()) -> u64 {
+/// Two that take until `done`, beside what is done meanwhile; then all that is left is taken at the
+/// time of the clock. Returns how much was taken.
+fn drained(
+    bucket: &AdjustableBucket<impl Word>,
+    clock: &AtomicU64,
+    meanwhile: impl FnOnce(),
+) -> u64 {
     let done = AtomicBool::new(false);
-    let take = |n| bucket.take_at(nanos(clock.load(Relaxed)), n).map_or(0, |_| u64::from(n));
+    let take = |n| {
+        bucket
+            .take_at(nanos(clock.load(Relaxed)), n)
+            .map_or(0, |_| u64::from(n))
+    };
     let taken: u64 = thread::scope(|scope| {
         let takers = [1, 2].map(|n| {
             let (take, done) = (&take, &done);
@@ -940,11 +1275,16 @@ fn drained(bucket: &AdjustableBucket<impl Word>, clock: &AtomicU64, meanwhile: i
     taken + rest
 }
 
-const CHANGES: u64 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
+const CHANGES: u64 = if cfg!(debug_assertions) {
+    20_000
+} else {
+    200_000
+};
 
 /// A bucket of whole permits in each millisecond, with a clock that stands at a second.
 fn fast<W: Word>(burst: u64) -> (AdjustableBucket<W>, AtomicU64) {
-    let bucket = TokenBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
+    let bucket =
+        TokenBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
     let bucket = bucket.build_adjustable_on::<W>().unwrap();
     // It may be about as late as it is old.
     let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(1_000), burst, Carry::Reset));
@@ -966,7 +1306,9 @@ fn at_one_instant_no_number_of_changes_admits_more_than_the_first_burst() {
         let taken = drained(&bucket, &clock, || {
             for change in 0..CHANGES {
                 let (rate, burst) = (1_000 * (1 + change % 7) as u32, 50_000 + change % 1_000);
-                let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(rate), burst, Carry::Keep));
+                let_in(|| {
+                    bucket.adjust_at(millis(1_000), Rate::per_second(rate), burst, Carry::Keep)
+                });
             }
         });
         assert_eq!(taken, 50_000, "none is lost, either");
@@ -975,9 +1317,17 @@ fn at_one_instant_no_number_of_changes_admits_more_than_the_first_burst() {
         let (bucket, clock) = fast::<W>(50_000);
         let taken = drained(&bucket, &clock, || {
             for change in 0..CHANGES {
-                let carry = if change % 3 == 0 { Carry::Keep } else { Carry::Proportional };
+                let carry = if change % 3 == 0 {
+                    Carry::Keep
+                } else {
+                    Carry::Proportional
+                };
                 let burst = 50_000 - change % 40_000;
-                let carry = if change % 40_000 == 0 { Carry::Keep } else { carry };
+                let carry = if change % 40_000 == 0 {
+                    Carry::Keep
+                } else {
+                    carry
+                };
                 let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(1_000), burst, carry));
             }
         });
@@ -1022,7 +1372,14 @@ fn under_changes_at_all_times_exactly_what_came_in_is_admitted() {
                     bucket.take_at(nanos(now), 200_000).unwrap();
                     come_in -= 200_000;
                 }
-                let_in(|| bucket.adjust_at(nanos(now), Rate::per_second(1_000 * rate), burst, Carry::Keep));
+                let_in(|| {
+                    bucket.adjust_at(
+                        nanos(now),
+                        Rate::per_second(1_000 * rate),
+                        burst,
+                        Carry::Keep,
+                    )
+                });
             }
         });
         assert_eq!(taken, come_in);
@@ -1034,7 +1391,8 @@ fn under_changes_at_all_times_exactly_what_came_in_is_admitted() {
 #[test]
 fn of_those_who_change_at_once_one_is_let_in_and_settings_are_never_mixed() {
     let (bucket, _) = fast::<u64>(10);
-    let change = |rate, burst| bucket.adjust_at(millis(1_000), Rate::per_second(rate), burst, Carry::Reset);
+    let change =
+        |rate, burst| bucket.adjust_at(millis(1_000), Rate::per_second(rate), burst, Carry::Reset);
     thread::scope(|scope| {
         for (rate, burst) in [(1_000, 10), (2_000, 20)] {
             scope.spawn(move || {
@@ -1049,7 +1407,11 @@ fn of_those_who_change_at_once_one_is_let_in_and_settings_are_never_mixed() {
             assert!(burst == 10 || burst == 20);
         }
     });
-    assert_eq!(change(3_000, 30), Ok(()), "whoever is done lets the next one in");
+    assert_eq!(
+        change(3_000, 30),
+        Ok(()),
+        "whoever is done lets the next one in"
+    );
     bucket.take_at(millis(1_000), 30).unwrap();
     assert_eq!(bucket.available_at(millis(1_009)), 27);
 }

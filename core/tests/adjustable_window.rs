@@ -1,5 +1,5 @@
-//! Windows whose settings are changed between requests, and at the same time: compared with a model that never wraps, checked against the
-//! bounds that are stated, and hammered by real threads.
+//! Windows whose settings are changed between requests, and at the same time: compared with a model
+//! that never wraps, checked against the bounds that are stated, and hammered by real threads.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -14,14 +14,19 @@ use std::thread;
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableWindow, Carry, ChangeError, Denied, FixedWindow, Idle, Limiter, Receipt, Retry, Setting,
-    SettingsError, SlidingWindow, Timestamp, Word,
+    AdjustableWindow, Carry, ChangeError, Denied, FixedWindow, Idle, Limiter, Receipt, Retry,
+    Setting, SettingsError, SlidingWindow, Timestamp, Word,
 };
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 const SECOND: Duration = Duration::from_secs(1);
-const CARRIES: [Carry; 4] = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+const CARRIES: [Carry; 4] = [
+    Carry::Keep,
+    Carry::Proportional,
+    Carry::Additive,
+    Carry::Reset,
+];
 
 const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
@@ -29,13 +34,17 @@ const fn at(seconds: u64) -> Timestamp {
 
 /// Ten in ten seconds; up to a hundred in up to a hundred seconds.
 fn on_grid<W: Word>() -> AdjustableWindow<W> {
-    let settings = AdjustableWindow::builder(10, 10 * SECOND).max_limit(100).max_window(100 * SECOND);
+    let settings = AdjustableWindow::builder(10, 10 * SECOND)
+        .max_limit(100)
+        .max_window(100 * SECOND);
     settings.build_on().unwrap()
 }
 
 /// The same, started by the first request.
 fn started<W: Word>() -> AdjustableWindow<W> {
-    let settings = AdjustableWindow::builder(10, 10 * SECOND).max_limit(100).max_window(100 * SECOND);
+    let settings = AdjustableWindow::builder(10, 10 * SECOND)
+        .max_limit(100)
+        .max_window(100 * SECOND);
     settings.started_by_first_request().build_on().unwrap()
 }
 
@@ -61,19 +70,43 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
     assert_eq!(build(window(0, SECOND)), zero(Setting::Limit));
     assert_eq!(build(window(0, SECOND).max_limit(5)), zero(Setting::Limit));
     assert_eq!(build(window(1, Duration::ZERO)), zero(Setting::Window));
-    assert_eq!(build(window(1, SECOND).max_window(Duration::ZERO)), zero(Setting::Window));
-    assert_eq!(build(window(1, SECOND).tick(Duration::ZERO)), zero(Setting::Tick));
-    assert_eq!(build(window(6, SECOND).max_limit(5)), too_large(Setting::Limit, 5));
+    assert_eq!(
+        build(window(1, SECOND).max_window(Duration::ZERO)),
+        zero(Setting::Window)
+    );
+    assert_eq!(
+        build(window(1, SECOND).tick(Duration::ZERO)),
+        zero(Setting::Tick)
+    );
+    assert_eq!(
+        build(window(6, SECOND).max_limit(5)),
+        too_large(Setting::Limit, 5)
+    );
     let short = window(1, SECOND).max_window(SECOND / 2);
     assert_eq!(build(short), too_large(Setting::Window, 500_000_000));
-    assert_eq!(build(window(1, Duration::MAX)), too_large(Setting::Window, u64::MAX / 2));
+    assert_eq!(
+        build(window(1, Duration::MAX)),
+        too_large(Setting::Window, u64::MAX / 2)
+    );
     let hasty = window(1, SECOND).staleness(Duration::from_millis(999));
     let min = 1_000_000_000;
-    assert_eq!(build(hasty), Err(SettingsError::TooSmall { setting: Setting::Staleness, min }));
+    assert_eq!(
+        build(hasty),
+        Err(SettingsError::TooSmall {
+            setting: Setting::Staleness,
+            min
+        })
+    );
     // 52 bits, of which four tell a dozen ticks of a second apart.
-    assert_eq!(build(window(u64::MAX, SECOND)), too_large(Setting::Limit, MOST));
+    assert_eq!(
+        build(window(u64::MAX, SECOND)),
+        too_large(Setting::Limit, MOST)
+    );
     for max in [MOST + 1, u64::MAX] {
-        assert_eq!(build(window(1, SECOND).max_limit(max)), too_large(Setting::Limit, MOST));
+        assert_eq!(
+            build(window(1, SECOND).max_limit(max)),
+            too_large(Setting::Limit, MOST)
+        );
     }
     assert!(build(window(1, SECOND).max_limit(MOST)).is_ok());
 }
@@ -82,7 +115,10 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
 #[test]
 fn the_largest_limit_that_a_refusal_names_fits() {
     fn check<W: Word>(seed: u64) -> bool {
-        let mut draws = Draws::Seeded { state: seed, steps: 1 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 1,
+        };
         let window = Duration::from_nanos(draws.magnitude(1 << 50).max(1));
         let mut settings = AdjustableWindow::builder(1, window).max_limit(u64::MAX);
         if draws.once_in(2) {
@@ -92,11 +128,17 @@ fn the_largest_limit_that_a_refusal_names_fits() {
             settings = settings.tick(Duration::from_nanos(draws.magnitude(1 << 40).max(1)));
         }
         match settings.build_on::<W>().unwrap_err() {
-            SettingsError::TooLarge { setting: Setting::Limit, max: 0 } => {
+            SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: 0,
+            } => {
                 settings.max_limit(1).build_on::<W>().unwrap_err();
                 false
             }
-            SettingsError::TooLarge { setting: Setting::Limit, max } => {
+            SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max,
+            } => {
                 settings.max_limit(max).build_on::<W>().unwrap();
                 settings.max_limit(max + 1).build_on::<W>().unwrap_err();
                 true
@@ -113,13 +155,31 @@ fn the_largest_limit_that_a_refusal_names_fits() {
 fn a_tick_is_no_finer_than_it_need_be() {
     fn tick<W: Word>(limit: u64, nanos: u64) -> u128 {
         let window = Duration::from_nanos(nanos);
-        AdjustableWindow::builder(limit, window).build_on::<W>().unwrap().tick().as_nanos()
+        AdjustableWindow::builder(limit, window)
+            .build_on::<W>()
+            .unwrap()
+            .tick()
+            .as_nanos()
     }
-    assert_eq!((tick::<u64>(10, 9_999), tick::<u64>(10, 10_000)), (1, 1_000));
+    assert_eq!(
+        (tick::<u64>(10, 9_999), tick::<u64>(10, 10_000)),
+        (1, 1_000)
+    );
     assert_eq!(tick::<u64>(1, 86_400_000_000_000), 1_000);
-    assert_eq!(tick::<u64>(1 << 24, 1_000_000_000), 100_000, "28 bits of it: seven hours");
-    assert_eq!(tick::<u32>(10, 1_000_000_000), 1_000_000, "22 bits of it: 70 minutes");
-    let asked = AdjustableWindow::builder(10, SECOND).tick(Duration::from_nanos(1)).build().unwrap();
+    assert_eq!(
+        tick::<u64>(1 << 24, 1_000_000_000),
+        100_000,
+        "28 bits of it: seven hours"
+    );
+    assert_eq!(
+        tick::<u32>(10, 1_000_000_000),
+        1_000_000,
+        "22 bits of it: 70 minutes"
+    );
+    let asked = AdjustableWindow::builder(10, SECOND)
+        .tick(Duration::from_nanos(1))
+        .build()
+        .unwrap();
     assert_eq!(asked.tick(), Duration::from_nanos(1));
 }
 
@@ -135,19 +195,58 @@ fn settings_that_are_refused_leave_all_as_it_was() {
                 assert_eq!(format!("{limit:?}"), before);
             }
         };
-        refused(0, SECOND, SettingsError::Zero { setting: Setting::Limit });
-        refused(1, Duration::ZERO, SettingsError::Zero { setting: Setting::Window });
-        refused(101, SECOND, SettingsError::TooLarge { setting: Setting::Limit, max: 100 });
-        refused(u64::MAX, SECOND, SettingsError::TooLarge { setting: Setting::Limit, max: 100 });
+        refused(
+            0,
+            SECOND,
+            SettingsError::Zero {
+                setting: Setting::Limit,
+            },
+        );
+        refused(
+            1,
+            Duration::ZERO,
+            SettingsError::Zero {
+                setting: Setting::Window,
+            },
+        );
+        refused(
+            101,
+            SECOND,
+            SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: 100,
+            },
+        );
+        refused(
+            u64::MAX,
+            SECOND,
+            SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: 100,
+            },
+        );
         let max = 100_000_000_000;
         refused(
             1,
             100 * SECOND + Duration::from_nanos(1),
-            SettingsError::TooLarge { setting: Setting::Window, max },
+            SettingsError::TooLarge {
+                setting: Setting::Window,
+                max,
+            },
         );
         let max = u64::MAX / 2;
-        refused(1, Duration::MAX, SettingsError::TooLarge { setting: Setting::Window, max });
-        assert_eq!(limit.adjust_at(at(6), 100, 100 * SECOND, Carry::Keep), Ok(()));
+        refused(
+            1,
+            Duration::MAX,
+            SettingsError::TooLarge {
+                setting: Setting::Window,
+                max,
+            },
+        );
+        assert_eq!(
+            limit.adjust_at(at(6), 100, 100 * SECOND, Carry::Keep),
+            Ok(())
+        );
         assert_eq!((limit.limit(), limit.window()), (100, 100 * SECOND));
     }
     on_each!(check);
@@ -168,7 +267,10 @@ fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
             assert_eq!(outcome, Err(ChangeError::Owes), "{limit:?}");
             assert_eq!(format!("{limit:?}"), before);
         }
-        assert_eq!(limit.adjust_at(since(stale), 100, SECOND, Carry::Keep), Ok(()));
+        assert_eq!(
+            limit.adjust_at(since(stale), 100, SECOND, Carry::Keep),
+            Ok(())
+        );
         assert_eq!(limit.available_at(since(stale)), 6, "{limit:?}");
         assert_eq!(limit.available_at(now), 6, "it counts at `now`: {limit:?}");
     }
@@ -197,12 +299,18 @@ fn each_policy_carries_over_what_it_says() {
             (Carry::Reset, 4, 20, 20),
             (Carry::Reset, 10, 3, 3),
         ] {
-            limit.adjust_at(at(5), 10, 10 * SECOND, Carry::Reset).unwrap();
+            limit
+                .adjust_at(at(5), 10, 10 * SECOND, Carry::Reset)
+                .unwrap();
             if taken > 0 {
                 limit.take_at(at(5), taken).unwrap();
             }
             limit.adjust_at(at(5), new, 10 * SECOND, carry).unwrap();
-            assert_eq!(limit.available_at(at(5)), left, "{carry:?} of {taken} to {new}: {limit:?}");
+            assert_eq!(
+                limit.available_at(at(5)),
+                left,
+                "{carry:?} of {taken} to {new}: {limit:?}"
+            );
             assert_eq!(limit.available_at(at(15)), new, "all of the next window");
         }
     }
@@ -215,7 +323,9 @@ fn what_is_carried_as_used_is_not_forgotten_under_a_lower_limit() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(5), 4).unwrap();
         for (new, left) in [(3, 0), (1, 0), (10, 6), (4, 0), (5, 1), (100, 96)] {
-            limit.adjust_at(at(5), new, 10 * SECOND, Carry::Additive).unwrap();
+            limit
+                .adjust_at(at(5), new, 10 * SECOND, Carry::Additive)
+                .unwrap();
             assert_eq!(limit.available_at(at(5)), left, "{new}: {limit:?}");
             assert!(limit.take_at(at(5), left as u32 + 1).is_err());
         }
@@ -249,17 +359,29 @@ fn on_a_grid_the_window_that_is_on_ends_with_that_of_the_new_grid() {
 fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
     fn check<W: Word>(_: W) {
         let tick = started::<W>().tick();
-        for (length, end) in [(7, at(18)), (10, at(21)), (100, at(111)), (3, at(14).saturating_add(tick))] {
+        for (length, end) in [
+            (7, at(18)),
+            (10, at(21)),
+            (100, at(111)),
+            (3, at(14).saturating_add(tick)),
+        ] {
             let limit = started::<W>();
             limit.take_at(at(11), 10).unwrap();
-            limit.adjust_at(at(14), 10, length * SECOND, Carry::Keep).unwrap();
+            limit
+                .adjust_at(at(14), 10, length * SECOND, Carry::Keep)
+                .unwrap();
             let denied = limit.take_at(at(14), 1).unwrap_err();
             assert_eq!(denied.retry(&limit), Retry::At(end), "{length}: {limit:?}");
             // With a reset, a new one begins with the change.
-            limit.adjust_at(at(14), 10, length * SECOND, Carry::Reset).unwrap();
+            limit
+                .adjust_at(at(14), 10, length * SECOND, Carry::Reset)
+                .unwrap();
             limit.take_at(at(14), 10).unwrap();
             let denied = limit.take_at(at(14), 1).unwrap_err();
-            assert_eq!(denied.retry(&limit), Retry::At(at(14).saturating_add(length * SECOND)));
+            assert_eq!(
+                denied.retry(&limit),
+                Retry::At(at(14).saturating_add(length * SECOND))
+            );
         }
     }
     check(0u64);
@@ -270,7 +392,9 @@ fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
 #[test]
 fn keeping_makes_no_more_available_even_where_nothing_was_taken() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
-        limit.adjust_at(at(40), 50, 20 * SECOND, Carry::Keep).unwrap();
+        limit
+            .adjust_at(at(40), 50, 20 * SECOND, Carry::Keep)
+            .unwrap();
         assert_eq!(limit.available_at(at(40)), 10, "{limit:?}");
         assert_eq!(limit.available_at(at(59)), 10);
         assert_eq!(limit.available_at(at(60)), 50, "{limit:?}");
@@ -290,15 +414,25 @@ fn a_change_that_is_late_counts_at_the_newest_time_granted() {
                     limit.take_at(at(59), 2).unwrap();
                 }
                 let within = at(59).saturating_add(ours.tick() / 2);
-                ours.adjust_at(at(late), 20, length * SECOND, carry).unwrap();
+                ours.adjust_at(at(late), 20, length * SECOND, carry)
+                    .unwrap();
                 let on_time = if late == 59 { at(59) } else { within };
-                theirs.adjust_at(on_time, 20, length * SECOND, carry).unwrap();
+                theirs
+                    .adjust_at(on_time, 20, length * SECOND, carry)
+                    .unwrap();
                 for seconds in 59..170 {
-                    let (left, right) = (ours.available_at(at(seconds)), theirs.available_at(at(seconds)));
-                    assert_eq!(left, right, "{carry:?} at {late}, then at {seconds}: {ours:?}, {theirs:?}");
+                    let (left, right) = (
+                        ours.available_at(at(seconds)),
+                        theirs.available_at(at(seconds)),
+                    );
+                    assert_eq!(
+                        left, right,
+                        "{carry:?} at {late}, then at {seconds}: {ours:?}, {theirs:?}"
+                    );
                 }
                 // And one change after another, which has noted its time.
-                ours.adjust_at(at(200), 10, 10 * SECOND, Carry::Reset).unwrap();
+                ours.adjust_at(at(200), 10, 10 * SECOND, Carry::Reset)
+                    .unwrap();
                 ours.adjust_at(at(190), 10, 20 * SECOND, carry).unwrap();
                 assert_eq!(ours.available_at(at(200)), 10);
                 ours.take_at(at(219), 10).unwrap();
@@ -312,7 +446,8 @@ fn a_change_that_is_late_counts_at_the_newest_time_granted() {
     check(started::<u32>);
 }
 
-/// Were they retroactive, the window of the new length would have been over, and a whole limit have come back.
+/// Were they retroactive, the window of the new length would have been over, and a whole limit have
+/// come back.
 #[test]
 fn late_changes_gain_nothing_at_the_newest_instant() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
@@ -321,7 +456,9 @@ fn late_changes_gain_nothing_at_the_newest_instant() {
         let mut granted = 5;
         for (late, length) in [(51, 1), (52, 2), (57, 1), (50, 3), (58, 1), (50, 10)] {
             for carry in [Carry::Keep, Carry::Additive, Carry::Proportional] {
-                limit.adjust_at(at(late), 10, length * SECOND, carry).unwrap();
+                limit
+                    .adjust_at(at(late), 10, length * SECOND, carry)
+                    .unwrap();
                 granted += u64::from(limit.take_at(at(58), 1).is_ok());
                 assert_eq!(
                     limit.available_at(at(58)),
@@ -350,11 +487,16 @@ fn without_a_change_it_decides_as_a_fixed_window_does() {
         let mut clock = 3_000_000_000;
         for _ in 0..20_000 {
             clock += draws.magnitude(1_000_000_000);
-            let now =
-                Timestamp::from_nanos(clock - draws.magnitude((clock - 3_000_000_000).min(1_000_000_000)));
+            let now = Timestamp::from_nanos(
+                clock - draws.magnitude((clock - 3_000_000_000).min(1_000_000_000)),
+            );
             let n = draws.below(13) as u32;
             let (ours, theirs) = (adjustable.take_at(now, n), fixed.take_at(now, n));
-            assert_eq!(ours.is_ok(), theirs.is_ok(), "{n} at {now}: {adjustable:?}, {fixed:?}");
+            assert_eq!(
+                ours.is_ok(),
+                theirs.is_ok(),
+                "{n} at {now}: {adjustable:?}, {fixed:?}"
+            );
             if let (Err(ours), Err(theirs)) = (ours, theirs) {
                 assert_eq!(ours, theirs);
                 assert_eq!(ours.retry(&adjustable), theirs.retry(&fixed));
@@ -363,7 +505,8 @@ fn without_a_change_it_decides_as_a_fixed_window_does() {
             assert_eq!(adjustable.idle_at(now), fixed.idle_at(now));
         }
     }
-    // Positions of both are ticks where the first request starts a window; else the fixed window's are whole windows.
+    // Positions of both are ticks where the first request starts a window; else the fixed window's
+    // are whole windows.
     check::<u64>(false);
     check::<u64>(true);
     check::<u32>(true);
@@ -375,7 +518,9 @@ fn without_a_change_it_decides_as_a_fixed_window_does() {
 fn what_was_taken_before_a_change_cannot_be_given_back_after_it() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         for carry in CARRIES {
-            limit.adjust_at(at(5), 10, 10 * SECOND, Carry::Reset).unwrap();
+            limit
+                .adjust_at(at(5), 10, 10 * SECOND, Carry::Reset)
+                .unwrap();
             let mut before = limit.try_acquire_at(at(5), 4).unwrap();
             limit.adjust_at(at(5), 10, 10 * SECOND, carry).unwrap();
             let left = limit.available_at(at(5));
@@ -383,7 +528,10 @@ fn what_was_taken_before_a_change_cannot_be_given_back_after_it() {
             let mut after = limit.try_acquire_at(at(5), 4).unwrap();
             assert_eq!(before.refund_at(at(5), 2), Ok(0));
             assert_eq!(limit.available_at(at(5)), left - 4);
-            assert_eq!((after.refund_at(at(5), 3), after.refund_at(at(5), 1)), (Ok(3), Ok(1)));
+            assert_eq!(
+                (after.refund_at(at(5), 3), after.refund_at(at(5), 1)),
+                (Ok(3), Ok(1))
+            );
             assert_eq!(limit.available_at(at(5)), left, "{limit:?}");
         }
     }
@@ -438,7 +586,9 @@ fn a_window_that_a_change_has_carried_over_stays_on_when_all_is_given_back() {
     fn check<W: Word>(_: W) {
         let limit = started::<W>();
         limit.take_at(at(100), 3).unwrap();
-        limit.adjust_at(at(102), 10, 20 * SECOND, Carry::Keep).unwrap();
+        limit
+            .adjust_at(at(102), 10, 20 * SECOND, Carry::Keep)
+            .unwrap();
         let mut lease = limit.try_acquire_at(at(104), 7).unwrap();
         assert_eq!(lease.refund_at(at(105), 7), Ok(7));
         limit.take_at(at(106), 7).unwrap();
@@ -449,7 +599,8 @@ fn a_window_that_a_change_has_carried_over_stays_on_when_all_is_given_back() {
     check(0u32);
 }
 
-/// Between the last window and the next one there is no room for those who come late, nor for those in the same tick.
+/// Between the last window and the next one there is no room for those who come late, nor for those
+/// in the same tick.
 #[test]
 fn a_window_that_was_given_back_leaves_no_room_before_it() {
     fn check<W: Word>(_: W) {
@@ -460,7 +611,9 @@ fn a_window_that_was_given_back_leaves_no_room_before_it() {
             (10_000, 9_000, 10_000),
             (10_500, 9_900, 11_000),
         ] {
-            let builder = AdjustableWindow::builder(10, 10 * SECOND).started_by_first_request().tick(SECOND);
+            let builder = AdjustableWindow::builder(10, 10 * SECOND)
+                .started_by_first_request()
+                .tick(SECOND);
             let limit: AdjustableWindow<W> = builder.build_on().unwrap();
             let ms = Timestamp::from_millis;
             let take = |millis, n: u32| limit.take_at(ms(millis), n).map_or(0, |_| n);
@@ -479,11 +632,15 @@ fn a_window_that_was_given_back_leaves_no_room_before_it() {
     check(0u32);
 }
 
-/// After a request that was given back, all who come later are told what they would have been told without it.
+/// After a request that was given back, all who come later are told what they would have been told
+/// without it.
 #[test]
 fn all_given_back_is_as_if_never_taken() {
     fn check<W: Word>(new: fn() -> AdjustableWindow<W>, seed: u64) {
-        let mut draws = Draws::Seeded { state: seed, steps: 200 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 200,
+        };
         let (ours, theirs) = (new(), new());
         let mut clock = 0;
         while draws.another_step() {
@@ -491,7 +648,8 @@ fn all_given_back_is_as_if_never_taken() {
             let now = Timestamp::from_nanos(clock);
             match draws.below(6) {
                 0 => {
-                    let (limit, length) = (draws.within(1, 20), draws.within(1, 20) as u32 * SECOND);
+                    let (limit, length) =
+                        (draws.within(1, 20), draws.within(1, 20) as u32 * SECOND);
                     let carry = draws.one_of(&CARRIES);
                     ours.adjust_at(now, limit, length, carry).unwrap();
                     theirs.adjust_at(now, limit, length, carry).unwrap();
@@ -505,13 +663,25 @@ fn all_given_back_is_as_if_never_taken() {
                 _ => {
                     let n = draws.below(6) as u32;
                     let outcomes = (ours.take_at(now, n), theirs.take_at(now, n));
-                    assert_eq!(outcomes.0.is_ok(), outcomes.1.is_ok(), "{n} at {now}: {ours:?}, {theirs:?}");
+                    assert_eq!(
+                        outcomes.0.is_ok(),
+                        outcomes.1.is_ok(),
+                        "{n} at {now}: {ours:?}, {theirs:?}"
+                    );
                     if let (Err(our), Err(their)) = outcomes {
-                        assert_eq!(our.retry(&ours), their.retry(&theirs), "{ours:?}, {theirs:?}");
+                        assert_eq!(
+                            our.retry(&ours),
+                            their.retry(&theirs),
+                            "{ours:?}, {theirs:?}"
+                        );
                     }
                 }
             }
-            assert_eq!(ours.available_at(now), theirs.available_at(now), "{now}: {ours:?}, {theirs:?}");
+            assert_eq!(
+                ours.available_at(now),
+                theirs.available_at(now),
+                "{now}: {ours:?}, {theirs:?}"
+            );
         }
     }
     for seed in 0..500 {
@@ -527,7 +697,10 @@ fn all_given_back_is_as_if_never_taken() {
 #[test]
 fn the_ends_of_time_panic_nowhere() {
     fn check<W: Word>(seed: u64) {
-        let mut draws = Draws::Seeded { state: seed, steps: 200 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 200,
+        };
         let window = Duration::from_nanos(draws.magnitude(1 << 62).max(1));
         let most = draws.magnitude(W::MASK >> 8).max(1);
         let mut settings = AdjustableWindow::builder(1, window).max_limit(most);
@@ -538,7 +711,9 @@ fn the_ends_of_time_panic_nowhere() {
         if draws.once_in(2) {
             settings = settings.tick(Duration::from_nanos(draws.magnitude(1 << 62).max(1)));
         }
-        let Ok(limit) = settings.build_on::<W>() else { return };
+        let Ok(limit) = settings.build_on::<W>() else {
+            return;
+        };
         while draws.another_step() {
             let near = draws.magnitude(u64::MAX);
             let now = Timestamp::from_nanos(draws.one_of(&[0, u64::MAX, near, u64::MAX - near]));
@@ -550,7 +725,12 @@ fn the_ends_of_time_panic_nowhere() {
             let length = Duration::from_nanos(draws.magnitude(1 << 62));
             let _ = limit.adjust_at(now, draws.magnitude(most), length, draws.one_of(&CARRIES));
             assert!(limit.available_at(now) <= limit.limit());
-            let _ = (limit.idle_at(now), limit.window(), limit.staleness(), limit.horizon());
+            let _ = (
+                limit.idle_at(now),
+                limit.window(),
+                limit.staleness(),
+                limit.horizon(),
+            );
         }
     }
     for seed in 0..400 {
@@ -559,7 +739,8 @@ fn the_ends_of_time_panic_nowhere() {
     }
 }
 
-/// After an idle time of about a horizon it is told less than full, but not for long; and a retry is exact there, too.
+/// After an idle time of about a horizon it is told less than full, but not for long; and a retry
+/// is exact there, too.
 #[test]
 fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
@@ -571,7 +752,11 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
         // this lies in.
         let around = horizon + 1_010_000_000_000;
         let is_on_grid = format!("{limit:?}").contains("started: false");
-        let full = if is_on_grid { around.next_multiple_of(10_000_000_000) } else { around };
+        let full = if is_on_grid {
+            around.next_multiple_of(10_000_000_000)
+        } else {
+            around
+        };
         let told = |instant| limit.available_at(Timestamp::from_nanos(instant));
         let shut = around - longest - 2 * stale;
         for instant in [shut - 10_000_000_000, full, full + 1_000_000_000] {
@@ -579,17 +764,32 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
         }
         for instant in (shut + 1_000_000_000..full).step_by(300_000_000) {
             assert_eq!(told(instant), 0, "{instant}: {limit:?}");
-            let denied = limit.take_at(Timestamp::from_nanos(instant), 1).unwrap_err();
+            let denied = limit
+                .take_at(Timestamp::from_nanos(instant), 1)
+                .unwrap_err();
             assert_eq!(denied.retry(limit), Retry::At(Timestamp::from_nanos(full)));
         }
         // With room in the old window, only those are denied who could be late.
-        limit.adjust_at(at(1_001), 20, 10 * SECOND, Carry::Additive).unwrap();
+        limit
+            .adjust_at(at(1_001), 20, 10 * SECOND, Carry::Additive)
+            .unwrap();
         let open = around - longest - stale;
-        let denied = limit.take_at(Timestamp::from_nanos(open - 1_000_000_000), 1).unwrap_err();
-        let Retry::At(then) = denied.retry(limit) else { panic!("{denied:?}") };
-        assert!(then.as_nanos().abs_diff(open) <= 2 * tick, "{then}: {limit:?}");
+        let denied = limit
+            .take_at(Timestamp::from_nanos(open - 1_000_000_000), 1)
+            .unwrap_err();
+        let Retry::At(then) = denied.retry(limit) else {
+            panic!("{denied:?}")
+        };
+        assert!(
+            then.as_nanos().abs_diff(open) <= 2 * tick,
+            "{then}: {limit:?}"
+        );
         assert!(limit.peek_at(then, 1).is_ok());
-        assert!(limit.peek_at(Timestamp::from_nanos(then.as_nanos() - 1), 1).is_err());
+        assert!(
+            limit
+                .peek_at(Timestamp::from_nanos(then.as_nanos() - 1), 1)
+                .is_err()
+        );
     }
     on_each!(check);
 }
@@ -618,7 +818,9 @@ fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_l
                     let instant = Timestamp::from_nanos(origin + now);
                     if step == phase && phase % 3 == 0 {
                         largest = 5;
-                        limit.adjust_at(instant, 5, length, Carry::Additive).unwrap();
+                        limit
+                            .adjust_at(instant, 5, length, Carry::Additive)
+                            .unwrap();
                     }
                     if (step + phase) % 3 > 0 {
                         let told = limit.available_at(instant);
@@ -630,17 +832,25 @@ fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_l
                         let left = limit.available_at(instant);
                         assert!(left <= told && told - left <= step % 2 + 1);
                         if let Err(denied) = limit.take_at(instant, largest) {
-                            let Retry::At(then) = denied.retry(&limit) else { panic!("{denied:?}") };
+                            let Retry::At(then) = denied.retry(&limit) else {
+                                panic!("{denied:?}")
+                            };
                             assert!(limit.peek_at(then, largest).is_ok(), "{then} after {now}");
                             let before = Timestamp::from_nanos(then.as_nanos() - 1);
-                            assert!(limit.peek_at(before, largest).is_err(), "{then} after {now}");
+                            assert!(
+                                limit.peek_at(before, largest).is_err(),
+                                "{then} after {now}"
+                            );
                         } else {
                             granted[((now / window) - start / window) as usize] += largest;
                         }
                     }
                 }
                 let most = granted.iter().max().unwrap();
-                assert!(*most <= largest, "{most} of {largest} in a window, {phase}: {granted:?}");
+                assert!(
+                    *most <= largest,
+                    "{most} of {largest} in a window, {phase}: {granted:?}"
+                );
             }
         }
     }
@@ -666,8 +876,8 @@ struct Model {
     /// The newest instant at which anything was granted or changed, in nanoseconds.
     newest: u64,
     era: u64,
-    /// Of the window in which the settings were last changed: its end, what was granted in it and is not in the count,
-    /// and the largest limit that was in force in it.
+    /// Of the window in which the settings were last changed: its end, what was granted in it and
+    /// is not in the count, and the largest limit that was in force in it.
     changed_in: i128,
     beyond: u64,
     largest: u64,
@@ -702,7 +912,11 @@ impl Model {
 
     /// Granted in the window that is on, but not in its count.
     fn beyond(&self) -> u64 {
-        if self.changed_in == self.end { self.beyond } else { 0 }
+        if self.changed_in == self.end {
+            self.beyond
+        } else {
+            0
+        }
     }
 
     /// No request has started the window.
@@ -730,13 +944,21 @@ impl Model {
     }
 
     fn available(&self, now: u64) -> u64 {
-        if self.is_on(now) { self.limit.saturating_sub(self.count) } else { self.limit }
+        if self.is_on(now) {
+            self.limit.saturating_sub(self.count)
+        } else {
+            self.limit
+        }
     }
 
     fn took(&mut self, now: u64, n: u32) {
         if !self.is_on(now) {
             let next = (self.tick(now) / self.window + 1) * self.window;
-            self.end = if self.started { self.rounded(now) + self.window } else { next };
+            self.end = if self.started {
+                self.rounded(now) + self.window
+            } else {
+                next
+            };
             self.count = 0;
         } else if self.is_unstarted() {
             // As if nobody had started it, but for those who come late.
@@ -751,8 +973,16 @@ impl Model {
         let late = self.tick(now) < self.tick(self.newest);
         let now = if late { self.newest } else { now };
         let (tick, left) = (self.tick(now), self.available(now));
-        let rounded = if late { tick + i128::from(self.started) } else { self.rounded(now) };
-        let (used, beyond) = if self.is_on(now) { (self.count, self.beyond()) } else { (0, 0) };
+        let rounded = if late {
+            tick + i128::from(self.started)
+        } else {
+            self.rounded(now)
+        };
+        let (used, beyond) = if self.is_on(now) {
+            (self.count, self.beyond())
+        } else {
+            (0, 0)
+        };
         let same = self.is_on(now) && self.changed_in == self.end;
         let largest = limit.max(if same { self.largest } else { self.limit });
         // With what was granted, no more than the largest limit.
@@ -781,10 +1011,22 @@ impl Model {
         } else {
             (begun + window).max(tick + 1)
         };
-        let count = if carry == Carry::Additive && left == 0 { used.max(limit) } else { limit - left };
-        let granted = if carry == Carry::Reset { 0 } else { used + beyond };
+        let count = if carry == Carry::Additive && left == 0 {
+            used.max(limit)
+        } else {
+            limit - left
+        };
+        let granted = if carry == Carry::Reset {
+            0
+        } else {
+            used + beyond
+        };
         self.beyond = granted.saturating_sub(count);
-        self.largest = if carry == Carry::Reset { limit } else { largest };
+        self.largest = if carry == Carry::Reset {
+            limit
+        } else {
+            largest
+        };
         self.changed_in = self.end;
         (self.limit, self.window, self.count) = (limit, window, count);
         let at_once = self.tick(now) == self.changed_at;
@@ -802,7 +1044,8 @@ struct Admission {
     era: u64,
 }
 
-/// All that was granted, against the bounds as they are stated; it knows nothing of words and counts.
+/// All that was granted, against the bounds as they are stated; it knows nothing of words and
+/// counts.
 struct Ledger {
     origin: u64,
     step: u64,
@@ -815,7 +1058,8 @@ struct Ledger {
     left: u64,
     first_end: i128,
     admissions: Vec<Admission>,
-    /// The tick of the newest admission or change, the limit in force when it was entered, and the largest one since.
+    /// The tick of the newest admission or change, the limit in force when it was entered, and the
+    /// largest one since.
     instant: u64,
     entered: u64,
     largest: u64,
@@ -835,14 +1079,20 @@ impl Ledger {
     }
 
     fn newest(&self) -> u64 {
-        self.admissions.last().map_or(self.origin, |admission| admission.at)
+        self.admissions
+            .last()
+            .map_or(self.origin, |admission| admission.at)
     }
 
     /// Notes an admission, and returns its index.
     fn took(&mut self, now: u64, n: u32) -> usize {
         let at = now.max(self.newest());
         self.enter(at.max(self.origin + self.instant * self.step));
-        self.admissions.push(Admission { at, permits: n.into(), era: self.era });
+        self.admissions.push(Admission {
+            at,
+            permits: n.into(),
+            era: self.era,
+        });
         self.check(at);
         self.admissions.len() - 1
     }
@@ -853,7 +1103,10 @@ impl Ledger {
 
     /// A change at `now`, which leaves so many permits until the tick `first_end`.
     fn changed(&mut self, now: u64, limit: u64, window: u64, left: u64, first_end: i128) {
-        self.enter(now.max(self.newest()).max(self.origin + self.instant * self.step));
+        self.enter(
+            now.max(self.newest())
+                .max(self.origin + self.instant * self.step),
+        );
         (self.limit, self.window) = (limit, u128::from(window) * u128::from(self.step));
         self.largest = self.largest.max(limit);
         (self.left, self.first_end) = (left, first_end);
@@ -862,20 +1115,37 @@ impl Ledger {
 
     fn check(&self, at: u64) {
         let sum = |counts: &dyn Fn(&Admission) -> bool| {
-            self.admissions.iter().filter(|admission| counts(admission)).map(|a| a.permits).sum::<u64>()
+            self.admissions
+                .iter()
+                .filter(|admission| counts(admission))
+                .map(|a| a.permits)
+                .sum::<u64>()
         };
         let here = |admission: &Admission| admission.era == self.era;
         let window = |at: u64| u128::from(self.tick(at)) * u128::from(self.step) / self.window;
         if !self.started {
             let granted = sum(&|admission| here(admission) && window(admission.at) == window(at));
-            assert!(granted <= self.limit, "{granted} in a window of {}", self.limit);
+            assert!(
+                granted <= self.limit,
+                "{granted} in a window of {}",
+                self.limit
+            );
         }
-        let granted = sum(&|admission| here(admission) && u128::from(at - admission.at) < self.window);
-        assert!(u128::from(granted) <= 2 * u128::from(self.limit), "{granted} in a window's length");
+        let granted =
+            sum(&|admission| here(admission) && u128::from(at - admission.at) < self.window);
+        assert!(
+            u128::from(granted) <= 2 * u128::from(self.limit),
+            "{granted} in a window's length"
+        );
         if self.era > 0 {
-            let first = |admission: &Admission| i128::from(self.tick(admission.at)) < self.first_end;
+            let first =
+                |admission: &Admission| i128::from(self.tick(admission.at)) < self.first_end;
             let granted = sum(&|admission| here(admission) && first(admission));
-            assert!(granted <= self.left, "{granted} of {} that a change has left", self.left);
+            assert!(
+                granted <= self.left,
+                "{granted} of {} that a change has left",
+                self.left
+            );
         }
         // However often the settings are changed at one instant, nothing is gained by it.
         let most = match self.always {
@@ -915,9 +1185,10 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> Option<Subject<W>> {
     let max_window = window.saturating_mul(draws.one_of(&[1, 2, 10]));
     let most = draws.magnitude(W::MASK >> 8).max(1);
     let max_limit = draws.one_of(&[20, most, 1]);
-    let mut settings = AdjustableWindow::builder(draws.within(1, max_limit), Duration::from_nanos(window))
-        .max_limit(max_limit)
-        .max_window(Duration::from_nanos(max_window));
+    let mut settings =
+        AdjustableWindow::builder(draws.within(1, max_limit), Duration::from_nanos(window))
+            .max_limit(max_limit)
+            .max_window(Duration::from_nanos(max_window));
     let started = draws.once_in(2);
     if started {
         settings = settings.started_by_first_request();
@@ -927,13 +1198,30 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> Option<Subject<W>> {
     }
     let far = draws.magnitude(u64::MAX);
     let origin = draws.one_of(&[0, far, u64::MAX - far]);
-    let limiter = settings.origin(Timestamp::from_nanos(origin)).build_on().ok()?;
-    Some(Subject { limiter, max_limit, max_window, started, origin })
+    let limiter = settings
+        .origin(Timestamp::from_nanos(origin))
+        .build_on()
+        .ok()?;
+    Some(Subject {
+        limiter,
+        max_limit,
+        max_window,
+        started,
+        origin,
+    })
 }
 
-/// Random operations on a random window, each compared with the model, and all that is granted with the bounds.
+/// Random operations on a random window, each compared with the model, and all that is granted with
+/// the bounds.
 fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
-    let Some(Subject { limiter, max_limit, max_window, started, origin }) = subject::<W>(draws) else {
+    let Some(Subject {
+        limiter,
+        max_limit,
+        max_window,
+        started,
+        origin,
+    }) = subject::<W>(draws)
+    else {
         return;
     };
     let step = limiter.tick().as_nanos() as u64;
@@ -960,18 +1248,25 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         let jump = draws.magnitude(max_window.saturating_mul(3));
         let now = if draws.once_in(3) {
             // As late as is allowed, and a little into the future of that.
-            let stale = (model.staleness.cast_unsigned() * u128::from(step)).min(u64::MAX.into()) as u64;
+            let stale =
+                (model.staleness.cast_unsigned() * u128::from(step)).min(u64::MAX.into()) as u64;
             let late = draws.magnitude(stale.min(max_window.saturating_mul(2)));
             tally.late += 1;
             model.newest.saturating_sub(late)
         } else {
             // Not so far that the end comes around.
-            let far = model.instant(model.end + model.range / 4 - 1).map_or(u64::MAX, Timestamp::as_nanos);
+            let far = model
+                .instant(model.end + model.range / 4 - 1)
+                .map_or(u64::MAX, Timestamp::as_nanos);
             model.newest.saturating_add(jump).min(far).max(model.newest)
         };
         let time = Timestamp::from_nanos(now);
         let available = model.available(now);
-        assert_eq!(limiter.available_at(time), available, "{limiter:?} at {time}");
+        assert_eq!(
+            limiter.available_at(time),
+            available,
+            "{limiter:?} at {time}"
+        );
         match draws.below(8) {
             0 => {
                 let length = draws.within(1, max_window);
@@ -980,21 +1275,37 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 let carry = ledger.always.unwrap_or(carry);
                 let before = limiter.available_at(Timestamp::from_nanos(now.max(model.newest)));
                 tally.changed_late += u64::from(model.tick(now) < model.tick(model.newest));
-                limiter.adjust_at(time, limit, Duration::from_nanos(length), carry).unwrap();
+                limiter
+                    .adjust_at(time, limit, Duration::from_nanos(length), carry)
+                    .unwrap();
                 model.changed(now, limit, i128::from(length.div_ceil(step)), carry);
                 let left = limiter.available_at(Timestamp::from_nanos(model.newest));
-                assert!(carry != Carry::Keep || left <= before, "{left} after {before}: {limiter:?}");
+                assert!(
+                    carry != Carry::Keep || left <= before,
+                    "{left} after {before}: {limiter:?}"
+                );
                 ledger.changed(now, limit, length.div_ceil(step), left, model.end);
-                assert_eq!((limiter.limit(), ticks(limiter.window())), (model.limit, model.window));
+                assert_eq!(
+                    (limiter.limit(), ticks(limiter.window())),
+                    (model.limit, model.window)
+                );
                 tally.changed += 1;
             }
             1 if !receipts.is_empty() => {
                 let index = draws.below(receipts.len() as u64) as usize;
                 let (mut receipt, n, era, end, admission) = receipts.swap_remove(index);
-                let worth = if (era, end) == (model.era, model.end) { n } else { 0 };
+                let worth = if (era, end) == (model.era, model.end) {
+                    n
+                } else {
+                    0
+                };
                 let refunded = limiter.refund_at(time, n, &mut receipt);
                 // Of an instant with more changes than the word tells apart, no receipt is good.
-                let worth = if refunded == 0 && model.changes_at_once >= 15 { 0 } else { worth };
+                let worth = if refunded == 0 && model.changes_at_once >= 15 {
+                    0
+                } else {
+                    worth
+                };
                 assert_eq!(refunded, worth, "{limiter:?}");
                 if worth > 0 {
                     model.count -= u64::from(worth);
@@ -1003,11 +1314,16 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 }
             }
             _ => {
-                let n = u32::try_from(draws.magnitude(max_limit.saturating_add(1))).unwrap_or(u32::MAX);
+                let n =
+                    u32::try_from(draws.magnitude(max_limit.saturating_add(1))).unwrap_or(u32::MAX);
                 let n = draws.one_of(&[n, u32::try_from(available).unwrap_or(n), 1]);
                 let outcome = limiter.take_at(time, n);
                 let wanted = u64::from(n.max(1));
-                assert_eq!(outcome.is_ok(), wanted <= available, "{n} at {time}: {limiter:?}");
+                assert_eq!(
+                    outcome.is_ok(),
+                    wanted <= available,
+                    "{n} at {time}: {limiter:?}"
+                );
                 match outcome {
                     Ok(receipt) if n > 0 => {
                         model.took(now, n);
@@ -1035,23 +1351,42 @@ fn check_denial<W: Word>(
     denied: Denied,
 ) {
     if u64::from(n) > model.limit {
-        assert_eq!(denied, Denied::ExceedsCapacity { permits: n, capacity: model.limit as u32 });
+        assert_eq!(
+            denied,
+            Denied::ExceedsCapacity {
+                permits: n,
+                capacity: model.limit as u32
+            }
+        );
         assert_eq!(denied.retry(limiter), Retry::Never);
         return;
     }
-    assert_eq!(denied, Denied::Exhausted { now: time, permits: n });
+    assert_eq!(
+        denied,
+        Denied::Exhausted {
+            now: time,
+            permits: n
+        }
+    );
     let end = model.instant(model.end);
     assert_eq!(denied.retry(limiter), end.map_or(Retry::Never, Retry::At));
     if let Some(end) = end {
         let earlier = Timestamp::from_nanos(end.as_nanos() - 1);
-        assert!(limiter.peek_at(end, n).is_ok() && limiter.peek_at(earlier, n).is_err(), "{limiter:?}");
+        assert!(
+            limiter.peek_at(end, n).is_ok() && limiter.peek_at(earlier, n).is_err(),
+            "{limiter:?}"
+        );
     }
 }
 
 /// What can be read agrees with the model.
 fn check_view<W: Word>(limiter: &AdjustableWindow<W>, model: &Model, time: Timestamp) {
     let now = time.as_nanos();
-    assert_eq!(limiter.available_at(time), model.available(now), "{limiter:?} at {time}");
+    assert_eq!(
+        limiter.available_at(time),
+        model.available(now),
+        "{limiter:?} at {time}"
+    );
     let idle = match model.is_on(now) {
         true if model.count == 0 => Idle::Now,
         true => Idle::InUse,
@@ -1063,17 +1398,33 @@ fn check_view<W: Word>(limiter: &AdjustableWindow<W>, model: &Model, time: Times
 #[test]
 fn changed_at_random_it_decides_as_the_model_does() {
     fn check(name: &str, subject: fn(&mut Draws<'_>, &mut Tally)) {
-        let operations = if cfg!(debug_assertions) { 200_000 } else { 2_000_000 };
+        let operations = if cfg!(debug_assertions) {
+            200_000
+        } else {
+            2_000_000
+        };
         let mut tally = Tally::default();
         let mut seed = 0;
         while tally.operations < operations {
             seed += 1;
-            subject(&mut Draws::Seeded { state: seed, steps: 100 }, &mut tally);
+            subject(
+                &mut Draws::Seeded {
+                    state: seed,
+                    steps: 100,
+                },
+                &mut tally,
+            );
         }
         println!("{name}: {tally:?}");
         let least = operations / 20;
-        assert!(tally.granted > least && tally.denied > least && tally.changed > least, "{tally:?}");
-        assert!(tally.late > least && tally.given_back > least / 20, "{tally:?}");
+        assert!(
+            tally.granted > least && tally.denied > least && tally.changed > least,
+            "{tally:?}"
+        );
+        assert!(
+            tally.late > least && tally.given_back > least / 20,
+            "{tally:?}"
+        );
         assert!(tally.changed_late > least / 10, "{tally:?}");
     }
     check("64 bits", trace::<u64>);
@@ -1083,7 +1434,11 @@ fn changed_at_random_it_decides_as_the_model_does() {
 /// The same from lists of choices, which shrink to the smallest trace that fails.
 #[test]
 fn traces_that_shrink_decide_as_the_model_does() {
-    let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 2_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
     for subject in [trace::<u64>, trace::<u32>] {
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         let mut runner = TestRunner::new_with_rng(config.clone(), rng);
@@ -1104,14 +1459,19 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         let now = at(50);
         // As many as can be told apart from the rest of a long run.
-        limit.adjust_at(now, 100, 10 * SECOND, Carry::Reset).unwrap();
+        limit
+            .adjust_at(now, 100, 10 * SECOND, Carry::Reset)
+            .unwrap();
         let (granted, busy, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let changed = AtomicU64::new(0);
         thread::scope(|scope| {
             for seed in 0..2 {
                 let (limit, busy, done, changed) = (&limit, &busy, &done, &changed);
                 scope.spawn(move || {
-                    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+                    let mut draws = Draws::Seeded {
+                        state: seed,
+                        steps: 0,
+                    };
                     while !done.load(Relaxed) {
                         let length = draws.within(1, 100) as u32 * SECOND;
                         match limit.adjust_at(now, 100, length, Carry::Keep) {
@@ -1126,7 +1486,10 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
                 .map(|seed| {
                     let (limit, granted, changed) = (&limit, &granted, &changed);
                     scope.spawn(move || {
-                        let mut draws = Draws::Seeded { state: seed, steps: 20_000 };
+                        let mut draws = Draws::Seeded {
+                            state: seed,
+                            steps: 20_000,
+                        };
                         while draws.another_step() || changed.load(Relaxed) < 200 {
                             let n = draws.within(1, 3) as u32;
                             // Some are given back, unless a change comes between.
@@ -1151,8 +1514,8 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
     on_each!(check);
 }
 
-/// Takers and one who changes the limit, mostly late, on a clock that goes on: no window of the grid holds more than the largest limit
-/// there was.
+/// Takers and one who changes the limit, mostly late, on a clock that goes on: no window of the
+/// grid holds more than the largest limit there was.
 #[test]
 fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
     const MOST: u64 = 40;
@@ -1221,7 +1584,11 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
         }
         let limit: AdjustableWindow<W> = settings.build_on().unwrap();
         let instant = Timestamp::from_millis;
-        let (clock, done, changed) = (AtomicU64::new(100), AtomicBool::new(false), AtomicU64::new(0));
+        let (clock, done, changed) = (
+            AtomicU64::new(100),
+            AtomicBool::new(false),
+            AtomicU64::new(0),
+        );
         let instants = Mutex::new(HashMap::<u64, u64>::new());
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -1238,7 +1605,10 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
                 .map(|seed| {
                     let (limit, clock, changed, instants) = (&limit, &clock, &changed, &instants);
                     scope.spawn(move || {
-                        let mut draws = Draws::Seeded { state: seed, steps: 20_000 };
+                        let mut draws = Draws::Seeded {
+                            state: seed,
+                            steps: 20_000,
+                        };
                         let mut mine = HashMap::<u64, u64>::new();
                         while draws.another_step() || changed.load(Relaxed) < 200 {
                             let now = clock.load(SeqCst);
@@ -1266,7 +1636,11 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
         let instants = instants.into_inner().unwrap();
         let most = instants.values().max().copied().unwrap_or(0);
         assert!(most <= MOST, "{most} at one instant with {carry:?}");
-        assert!(most > MOST / 4 && instants.len() > 20, "{most} at most, {} instants", instants.len());
+        assert!(
+            most > MOST / 4 && instants.len() > 20,
+            "{most} at most, {} instants",
+            instants.len()
+        );
     }
     for carry in [Carry::Keep, Carry::Proportional, Carry::Additive] {
         check::<u64>(false, carry);
@@ -1280,18 +1654,52 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
 
 #[test]
 fn a_sliding_windows_limit_is_refused_outside_of_its_range_and_stays() {
-    let limit = SlidingWindow::<4>::builder(5, 4 * SECOND, 4).max_limit(9).build().unwrap();
-    assert_eq!(limit.set_limit(0), Err(SettingsError::Zero { setting: Setting::Limit }));
-    assert_eq!(limit.set_limit(10), Err(SettingsError::TooLarge { setting: Setting::Limit, max: 9 }));
+    let limit = SlidingWindow::<4>::builder(5, 4 * SECOND, 4)
+        .max_limit(9)
+        .build()
+        .unwrap();
+    assert_eq!(
+        limit.set_limit(0),
+        Err(SettingsError::Zero {
+            setting: Setting::Limit
+        })
+    );
+    assert_eq!(
+        limit.set_limit(10),
+        Err(SettingsError::TooLarge {
+            setting: Setting::Limit,
+            max: 9
+        })
+    );
     assert_eq!(limit.limit(), 5);
-    assert_eq!((limit.set_limit(9), limit.set_limit(1), limit.limit()), (Ok(5), Ok(9), 1));
+    assert_eq!(
+        (limit.set_limit(9), limit.set_limit(1), limit.limit()),
+        (Ok(5), Ok(9), 1)
+    );
     let plain = SlidingWindow::<4>::new(5, 4 * SECOND, 4);
     assert_eq!((plain.set_limit(2), plain.set_limit(5)), (Ok(5), Ok(2)));
     assert!(plain.set_limit(6).is_err());
-    let refused = SlidingWindow::<4>::builder(5, 4 * SECOND, 4).max_limit(4).build().unwrap_err();
-    assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Limit, max: 4 });
-    let refused = SlidingWindow::<4>::builder(0, 4 * SECOND, 4).max_limit(4).build().unwrap_err();
-    assert_eq!(refused, SettingsError::Zero { setting: Setting::Limit });
+    let refused = SlidingWindow::<4>::builder(5, 4 * SECOND, 4)
+        .max_limit(4)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        SettingsError::TooLarge {
+            setting: Setting::Limit,
+            max: 4
+        }
+    );
+    let refused = SlidingWindow::<4>::builder(0, 4 * SECOND, 4)
+        .max_limit(4)
+        .build()
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        SettingsError::Zero {
+            setting: Setting::Limit
+        }
+    );
 }
 
 /// A ledger of what was granted in each segment, against limits that change.
@@ -1304,7 +1712,10 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
             builder = builder.strict();
         }
         let limit: SlidingWindow<6, W> = builder.build_on().unwrap();
-        let mut draws = Draws::Seeded { state: seed, steps: 0 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
         let length = 4 + u64::from(strict);
         let (mut counted, mut newest, mut set) = (HashMap::<u64, u64>::new(), 0, 10);
         let (mut granted, mut denied) = (0, 0);
@@ -1319,7 +1730,9 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
             let now = if draws.once_in(3) { now - late } else { now };
             // A late one counts in the newest segment.
             let segment = now.max(newest);
-            let held: u64 = (0..length).filter_map(|age| counted.get(&segment.checked_sub(age)?)).sum();
+            let held: u64 = (0..length)
+                .filter_map(|age| counted.get(&segment.checked_sub(age)?))
+                .sum();
             let left = set.saturating_sub(held);
             assert_eq!(limit.available_at(at(now)), left, "{limit:?}");
             let n = draws.below(MOST / 4) as u32;
@@ -1335,13 +1748,18 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
                     denied += 1;
                     if let Retry::At(then) = refused.retry(&limit) {
                         let earlier = Timestamp::from_nanos(then.as_nanos() - 1);
-                        assert!(limit.peek_at(then, n).is_ok() && limit.peek_at(earlier, n).is_err());
+                        assert!(
+                            limit.peek_at(then, n).is_ok() && limit.peek_at(earlier, n).is_err()
+                        );
                     } else {
                         assert!(u64::from(n) > set);
                     }
                 }
             }
-            assert_eq!(limit.idle_at(at(now)).is_idle(), limit.available_at(at(now)) == set);
+            assert_eq!(
+                limit.idle_at(at(now)).is_idle(),
+                limit.available_at(at(now)) == set
+            );
         }
         (granted, denied)
     }
@@ -1352,17 +1770,23 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
             check::<u32>(false, seed),
             check::<u32>(true, seed),
         ] {
-            assert!(granted > 100 && denied > 100, "{granted} granted, {denied} denied");
+            assert!(
+                granted > 100 && denied > 100,
+                "{granted} granted, {denied} denied"
+            );
         }
     }
 }
 
-/// After the last change has returned, and all calls that began before it, nothing is granted beyond it.
+/// After the last change has returned, and all calls that began before it, nothing is granted
+/// beyond it.
 #[test]
 fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_after() {
     const MOST: u64 = 1_000;
     for round in 0..200 {
-        let limit = SlidingWindow::<4>::builder(MOST, 4 * SECOND, 4).build().unwrap();
+        let limit = SlidingWindow::<4>::builder(MOST, 4 * SECOND, 4)
+            .build()
+            .unwrap();
         let granted = AtomicU64::new(0);
         let after = thread::scope(|scope| {
             for _ in 0..3 {
@@ -1376,12 +1800,19 @@ fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_
             let before = granted.load(SeqCst);
             limit.set_limit(100).unwrap();
             let own = limit.take_at(at(5), 1).is_ok();
-            assert!(!own || before < 100, "round {round}: {before} were granted before");
+            assert!(
+                !own || before < 100,
+                "round {round}: {before} were granted before"
+            );
             own
         });
         // Three calls at most were under way.
         let total = granted.load(SeqCst) + u64::from(after);
-        assert_eq!(limit.available_at(at(5)), 100u64.saturating_sub(total), "round {round}");
+        assert_eq!(
+            limit.available_at(at(5)),
+            100u64.saturating_sub(total),
+            "round {round}"
+        );
         assert!(limit.take_at(at(5), 101).is_err());
         if total >= 100 {
             assert!(limit.take_at(at(5), 1).is_err(), "round {round}: {total}");

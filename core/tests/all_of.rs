@@ -1,7 +1,8 @@
-//! Many limits as one: all or nothing, whatever they are, however they are named, whoever denies, panics or is faster.
+//! Many limits as one: all or nothing, whatever they are, however they are named, whoever denies,
+//! panics or is faster.
 //!
-//! Random compositions are compared, request by request, with what each limit says alone; limits of the test's own say no, or
-//! panic, after they have said yes.
+//! Random compositions are compared, request by request, with what each limit says alone; limits of
+//! the test's own say no, or panic, after they have said yes.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -18,9 +19,9 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use portcullis_core::{
-    AllLease, AllOf, Concurrency, CooldownWindow, Counted, Counts, Denied, DeniedBy, Detail, FixedWindow,
-    Limiter, LimiterExt, LimiterId, Limits, Penalty, QueueLimiter, Rate, Receipt, Retry, SlidingWindow,
-    Timestamp, TokenBucket, Unlimited, Word,
+    AllLease, AllOf, Concurrency, CooldownWindow, Counted, Counts, Denied, DeniedBy, Detail,
+    FixedWindow, Limiter, LimiterExt, LimiterId, Limits, Penalty, QueueLimiter, Rate, Receipt,
+    Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(5);
@@ -31,13 +32,15 @@ const NOW: Timestamp = Timestamp::from_secs(5);
 trait Subject: Limiter + Debug + Sync {}
 impl<L: Limiter + Debug + Sync> Subject for L {}
 
-/// A random limiter, and whether it is one that can be told from others: one without a state cannot.
+/// A random limiter, and whether it is one that can be told from others: one without a state
+/// cannot.
 fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
     let limit = draws.within(1, 20);
     let period = Duration::from_millis(draws.one_of(&[100, 1_000, 7_000]));
     let limiter: Box<dyn Subject> = match draws.below(12) {
         0..=3 => {
-            let mut builder = TokenBucket::builder(Rate::new(draws.within(1, 10) as u32, period), limit);
+            let mut builder =
+                TokenBucket::builder(Rate::new(draws.within(1, 10) as u32, period), limit);
             if draws.once_in(3) {
                 builder = builder.stepwise();
             }
@@ -48,17 +51,29 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
         }
         4 | 5 => {
             let builder = FixedWindow::builder(limit, period);
-            let builder = if draws.once_in(2) { builder.started_by_first_request() } else { builder };
+            let builder = if draws.once_in(2) {
+                builder.started_by_first_request()
+            } else {
+                builder
+            };
             Box::new(builder.build_on::<W>().unwrap())
         }
         6 | 7 => {
             let builder = SlidingWindow::<5>::builder(limit, period, draws.within(1, 4) as u32);
-            let builder = if draws.once_in(2) { builder.strict() } else { builder };
+            let builder = if draws.once_in(2) {
+                builder.strict()
+            } else {
+                builder
+            };
             Box::new(builder.build_on::<W>().unwrap())
         }
         8 | 9 => Box::new(Concurrency::<W>::try_new(limit as u32).unwrap()),
         10 => return (Box::new(Unlimited), false),
-        _ => Box::new(TokenBucket::builder(Rate::UNLIMITED, 1).build_on::<W>().unwrap()),
+        _ => Box::new(
+            TokenBucket::builder(Rate::UNLIMITED, 1)
+                .build_on::<W>()
+                .unwrap(),
+        ),
     };
     (limiter, true)
 }
@@ -79,14 +94,15 @@ struct Tally {
     repeated: u64,
     /// Of those, probes.
     probed: u64,
-    /// Allowed by each entry of a limit that is named by several paths, and denied by them together.
+    /// Allowed by each entry of a limit that is named by several paths, and denied by them
+    /// together.
     denied_in_the_take: u64,
     /// Granted of a limit that is named by several paths.
     by_several_paths: u64,
 }
 
-/// What a place of a composition names: a limit, and the path to it, by itself (0) or through one or two wrappers. Where limits cannot be
-/// told from each other, each place has a path of its own.
+/// What a place of a composition names: a limit, and the path to it, by itself (0) or through one
+/// or two wrappers. Where limits cannot be told from each other, each place has a path of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
     subject: usize,
@@ -126,8 +142,18 @@ impl<'a> Composition<'a> {
         let times = |place| places.iter().filter(|&named| *named == place).count() as u64;
         let first = |(index, place): &(usize, &Place)| !places[..*index].contains(place);
         let entries = places.iter().enumerate().filter(first);
-        let entries = entries.map(|(index, &place)| Entry { place, index, times: times(place) }).collect();
-        Self { subjects, places, entries }
+        let entries = entries
+            .map(|(index, &place)| Entry {
+                place,
+                index,
+                times: times(place),
+            })
+            .collect();
+        Self {
+            subjects,
+            places,
+            entries,
+        }
     }
 
     fn subject(&self, entry: &Entry) -> &'a dyn Subject {
@@ -135,7 +161,10 @@ impl<'a> Composition<'a> {
     }
 
     fn entry(&self, place: Place) -> &Entry {
-        self.entries.iter().find(|entry| entry.place == place).expect("each place has one")
+        self.entries
+            .iter()
+            .find(|entry| entry.place == place)
+            .expect("each place has one")
     }
 
     /// Whether an entry is named more than once.
@@ -153,7 +182,10 @@ impl<'a> Composition<'a> {
 
     /// What all entries of a limit take of it.
     fn taken(&self, subject: usize, n: u32) -> u64 {
-        let entries = self.entries.iter().filter(|entry| entry.place.subject == subject);
+        let entries = self
+            .entries
+            .iter()
+            .filter(|entry| entry.place.subject == subject);
         entries.map(|entry| entry.taken(n)).sum()
     }
 
@@ -164,14 +196,20 @@ impl<'a> Composition<'a> {
             Ok(wanted) => self.subject(entry).peek_at(now, wanted).map(|_| ()),
             Err(_) => {
                 let capacity = u32::try_from(self.subject(entry).capacity()).unwrap_or(u32::MAX);
-                Err(Denied::ExceedsCapacity { permits: u32::MAX, capacity })
+                Err(Denied::ExceedsCapacity {
+                    permits: u32::MAX,
+                    capacity,
+                })
             }
         }
     }
 
     /// When an entry alone says that a request is to come back, of which it has said this.
     fn retry_alone(&self, entry: &Entry, now: Timestamp, alone: Result<(), Denied>) -> Retry {
-        alone.map_or_else(|denied| self.subject(entry).retry(denied), |()| Retry::At(now))
+        alone.map_or_else(
+            |denied| self.subject(entry).retry(denied),
+            |()| Retry::At(now),
+        )
     }
 
     fn snapshot(&self) -> String {
@@ -179,32 +217,58 @@ impl<'a> Composition<'a> {
     }
 
     fn available(&self, now: Timestamp) -> Vec<u64> {
-        self.subjects.iter().map(|subject| subject.available_at(now)).collect()
+        self.subjects
+            .iter()
+            .map(|subject| subject.available_at(now))
+            .collect()
     }
 
     /// What the limits say from `now` on.
     fn forecast(&self, now: Timestamp) -> Vec<Vec<u64>> {
-        let steps = [0, 1, 1_000_000, 40_000_000, 300_000_000, 1_000_000_000, 5_000_000_000, 30_000_000_000];
-        steps.map(|step| self.available(now.saturating_add(Duration::from_nanos(step)))).to_vec()
+        let steps = [
+            0,
+            1,
+            1_000_000,
+            40_000_000,
+            300_000_000,
+            1_000_000_000,
+            5_000_000_000,
+            30_000_000_000,
+        ];
+        steps
+            .map(|step| self.available(now.saturating_add(Duration::from_nanos(step))))
+            .to_vec()
     }
 
     /// What a look at each entry must say.
     fn expected_look(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         self.entries.iter().try_for_each(|entry| {
-            let by = |denied| DeniedBy { index: entry.index, permits: n, denied };
+            let by = |denied| DeniedBy {
+                index: entry.index,
+                permits: n,
+                denied,
+            };
             self.alone(entry, now, n).map_err(by)
         })
     }
 
-    /// What the composition must say: one path to a limit may find that what it has seen went to another path.
+    /// What the composition must say: one path to a limit may find that what it has seen went to
+    /// another path.
     fn expected(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         self.expected_look(now, n)?;
         let mut left = self.available(now);
         for entry in &self.entries {
             let (left, taken) = (&mut left[entry.place.subject], entry.taken(n));
             if taken > *left {
-                let denied = Denied::Exhausted { now, permits: taken as u32 };
-                return Err(DeniedBy { index: entry.index, permits: n, denied });
+                let denied = Denied::Exhausted {
+                    now,
+                    permits: taken as u32,
+                };
+                return Err(DeniedBy {
+                    index: entry.index,
+                    permits: n,
+                    denied,
+                });
             }
             // Of what has no end, nothing is taken.
             *left -= if *left == u64::MAX { 0 } else { taken };
@@ -220,7 +284,8 @@ impl<'a> Composition<'a> {
     }
 }
 
-/// Random requests, each answered as the limits together would, without a trace of those that are denied.
+/// Random requests, each answered as the limits together would, without a trace of those that are
+/// denied.
 ///
 /// Starts at `first`, and returns a time at which all is as new again.
 fn trace<T: Limits>(
@@ -235,7 +300,10 @@ fn trace<T: Limits>(
     let mut leases: Vec<AllLease<&T>> = Vec::new();
     while draws.another_step() && now < last {
         let available = all.available_at(now);
-        let shares = limits.entries.iter().map(|entry| limits.subject(entry).available_at(now) / entry.times);
+        let shares = limits
+            .entries
+            .iter()
+            .map(|entry| limits.subject(entry).available_at(now) / entry.times);
         assert_eq!(available, shares.min().unwrap_or(u64::MAX));
 
         let some = available.min(30) as u32;
@@ -255,13 +323,17 @@ fn trace<T: Limits>(
                 Retry::At(at) => {
                     assert!(at > now, "{n} at {now}: again at {at}");
                     let early = Timestamp::from_nanos(at.as_nanos() - 1);
-                    assert!(all.peek_at(early, n).is_err(), "granted 1 ns before the retry at {at}");
+                    assert!(
+                        all.peek_at(early, n).is_err(),
+                        "granted 1 ns before the retry at {at}"
+                    );
                     assert_eq!(all.peek_at(at, n), Ok(()), "denied at the retry at {at}");
                     if draws.once_in(2) && at < last {
                         now = early;
                         assert!(request(all, limits, now, n, tally).is_err());
                         now = at;
-                        leases.push(request(all, limits, now, n, tally).expect("the retry is exact"));
+                        leases
+                            .push(request(all, limits, now, n, tally).expect("the retry is exact"));
                         newest = newest.max(now);
                         tally.retried += 1;
                     }
@@ -283,7 +355,13 @@ fn trace<T: Limits>(
                     .filter_map(|at| all.limits().get(at))
                     .for_each(|limit| limit.release(n));
                 let after = limits.available(now);
-                assert!(before.iter().zip(&after).all(|(before, after)| before <= after), "still held");
+                assert!(
+                    before
+                        .iter()
+                        .zip(&after)
+                        .all(|(before, after)| before <= after),
+                    "still held"
+                );
             }
             2 => in_part(all, limits, now, draws, tally, &mut leases),
             _ => {}
@@ -291,14 +369,21 @@ fn trace<T: Limits>(
         now = match draws.below(8) {
             0..=2 => now,
             3..=6 => newest.saturating_add(Duration::from_nanos(draws.magnitude(2_000_000_000))),
-            _ => Timestamp::from_nanos(newest.as_nanos().saturating_sub(draws.magnitude(500_000_000))),
+            _ => Timestamp::from_nanos(
+                newest
+                    .as_nanos()
+                    .saturating_sub(draws.magnitude(500_000_000)),
+            ),
         };
     }
     drop(leases);
     // More than the slowest of them takes to fill.
     let later = newest.saturating_add(Duration::from_secs(200));
     for subject in limits.subjects {
-        assert_eq!(subject.available_at(later).min(u32::MAX.into()), subject.capacity().min(u32::MAX.into()));
+        assert_eq!(
+            subject.available_at(later).min(u32::MAX.into()),
+            subject.capacity().min(u32::MAX.into())
+        );
     }
     later
 }
@@ -323,7 +408,11 @@ fn request<'a, T: Limits>(
         let entry = limits.entry(place);
         let decision = limits.alone(entry, now, n);
         let retry = limits.retry_alone(entry, now, decision);
-        let expected = Detail { decision, available: available[place.subject], retry };
+        let expected = Detail {
+            decision,
+            available: available[place.subject],
+            retry,
+        };
         assert_eq!(*detail, expected, "{}", context());
     }
     assert_eq!(limits.snapshot(), snapshot, "a question wrote");
@@ -333,8 +422,14 @@ fn request<'a, T: Limits>(
     match &answer {
         Ok(lease) => {
             assert_eq!((Ok(()), lease.permits()), (expected, n), "{}", context());
-            for (subject, (before, after)) in available.iter().zip(limits.available(now)).enumerate() {
-                let taken = if *before == u64::MAX { 0 } else { limits.taken(subject, n) };
+            for (subject, (before, after)) in
+                available.iter().zip(limits.available(now)).enumerate()
+            {
+                let taken = if *before == u64::MAX {
+                    0
+                } else {
+                    limits.taken(subject, n)
+                };
                 assert_eq!(after, before - taken, "of limit {subject}: {}", context());
             }
             if n == 0 {
@@ -349,8 +444,18 @@ fn request<'a, T: Limits>(
                 assert_eq!(limits.snapshot(), snapshot, "a denial wrote: {}", context());
             }
             // A window that was rolled for what was given back says the same as before.
-            assert_eq!(limits.forecast(now), forecast, "a rollback left something: {}", context());
-            assert_eq!(all.retry(*denied), limits.expected_retry(now, n), "{}", context());
+            assert_eq!(
+                limits.forecast(now),
+                forecast,
+                "a rollback left something: {}",
+                context()
+            );
+            assert_eq!(
+                all.retry(*denied),
+                limits.expected_retry(now, n),
+                "{}",
+                context()
+            );
             tally.denied += 1;
             tally.denied_later += u64::from(denied.index > 0);
             tally.denied_in_the_take += u64::from(look.is_ok());
@@ -377,7 +482,10 @@ fn in_part<'a, T: Limits>(
     match all.try_acquire_between_at(now, min, max) {
         Ok(lease) => {
             let permits = u64::from(lease.permits());
-            assert!(possible.is_ok() && (u64::from(least)..=most).contains(&permits), "{permits} of {most}");
+            assert!(
+                possible.is_ok() && (u64::from(least)..=most).contains(&permits),
+                "{permits} of {most}"
+            );
             if all_of_them {
                 assert_eq!(permits, most, "{min} to {max} of {available}");
             }
@@ -387,7 +495,10 @@ fn in_part<'a, T: Limits>(
         Err(denied) => {
             assert_eq!(Err(denied), possible, "{min} to {max} of {available}");
             if !limits.is_entangled() {
-                assert!(available < u64::from(least) && limits.snapshot() == snapshot, "a denial wrote");
+                assert!(
+                    available < u64::from(least) && limits.snapshot() == snapshot,
+                    "a denial wrote"
+                );
             }
         }
     }
@@ -408,33 +519,61 @@ macro_rules! shaped {
 
 /// Random limits on one word, in every shape that a composition may have.
 fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
-    let limiters: Vec<(Box<dyn Subject>, bool)> =
-        (0..draws.within(1, 8)).map(|_| subject::<W>(&mut draws)).collect();
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
+    let limiters: Vec<(Box<dyn Subject>, bool)> = (0..draws.within(1, 8))
+        .map(|_| subject::<W>(&mut draws))
+        .collect();
     let subjects: Vec<&dyn Subject> = limiters.iter().map(|(limiter, _)| &**limiter).collect();
-    let count = if draws.once_in(4) { draws.within(9, 40) } else { draws.within(1, 8) } as usize;
-    // By themselves, behind references, and through one or two wrappers: a limit always by the same path, or by several.
+    let count = if draws.once_in(4) {
+        draws.within(9, 40)
+    } else {
+        draws.within(1, 8)
+    } as usize;
+    // By themselves, behind references, and through one or two wrappers: a limit always by the same
+    // path, or by several.
     let (several_paths, some_path) = (draws.once_in(3), draws.below(3));
     let named: Vec<Place> = (0..count)
         .map(|_| {
             let subject = draws.below(subjects.len() as u64) as usize;
-            let path = if several_paths { draws.below(3) } else { (some_path + subject as u64) % 3 };
-            Place { subject, path: path as usize }
+            let path = if several_paths {
+                draws.below(3)
+            } else {
+                (some_path + subject as u64) % 3
+            };
+            Place {
+                subject,
+                path: path as usize,
+            }
         })
         .collect();
-    let counted: Vec<Counted<&dyn Subject>> = subjects.iter().map(|&subject| Counted::new(subject)).collect();
+    let counted: Vec<Counted<&dyn Subject>> = subjects
+        .iter()
+        .map(|&subject| Counted::new(subject))
+        .collect();
     let twice: Vec<Counted<&Counted<&dyn Subject>>> = counted.iter().map(Counted::new).collect();
     let handles: Vec<&&dyn Subject> = named.iter().map(|place| &subjects[place.subject]).collect();
     let places: Vec<&(dyn Limiter + Sync)> = (0..count)
         .map(|at| match named[at] {
-            Place { subject, path: 0 } if draws.once_in(2) => subjects[subject] as &(dyn Limiter + Sync),
+            Place { subject, path: 0 } if draws.once_in(2) => {
+                subjects[subject] as &(dyn Limiter + Sync)
+            }
             Place { path: 0, .. } => &handles[at] as &(dyn Limiter + Sync),
             Place { subject, path: 1 } => &counted[subject] as &(dyn Limiter + Sync),
             Place { subject, .. } => &twice[subject] as &(dyn Limiter + Sync),
         })
         .collect();
     let told_apart = |(at, place): (usize, &Place)| {
-        if limiters[place.subject].1 { *place } else { Place { path: 3 + at, ..*place } }
+        if limiters[place.subject].1 {
+            *place
+        } else {
+            Place {
+                path: 3 + at,
+                ..*place
+            }
+        }
     };
     let told_apart: Vec<Place> = named.iter().enumerate().map(told_apart).collect();
     let limits = Composition::new(&subjects, &told_apart);
@@ -445,7 +584,13 @@ fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
     macro_rules! run {
         ($all:expr) => {{
             state = state.wrapping_add(1);
-            now = trace(&$all, &limits, now, &mut Draws::Seeded { state, steps: 40 }, tally);
+            now = trace(
+                &$all,
+                &limits,
+                now,
+                &mut Draws::Seeded { state, steps: 40 },
+                tally,
+            );
         }};
     }
     match seed % 3 {
@@ -474,8 +619,14 @@ fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
         _ => run!(AllOf::new(&places[..])),
     }
     assert!(now > first, "a trace has run");
-    assert!(counted.iter().all(|counted| counted.counts().held == 0), "all has been given back");
-    assert!(twice.iter().all(|counted| counted.counts().held == 0), "all has been given back");
+    assert!(
+        counted.iter().all(|counted| counted.counts().held == 0),
+        "all has been given back"
+    );
+    assert!(
+        twice.iter().all(|counted| counted.counts().held == 0),
+        "all has been given back"
+    );
 }
 
 #[test]
@@ -487,10 +638,34 @@ fn random_compositions_answer_as_their_limits_do_together() {
         compositions::<u32>(2 * seed + 1, &mut tally);
     }
     println!("{tally:?}");
-    assert!(tally.granted > tally.operations / 20 && tally.denied > tally.operations / 20, "{tally:?}");
-    let Tally { denied_later, retried, on_release, never, in_part, repeated, .. } = tally;
-    let Tally { probed, denied_in_the_take, by_several_paths, .. } = tally;
-    let rare = [denied_later, retried, on_release, never, in_part, repeated, probed];
+    assert!(
+        tally.granted > tally.operations / 20 && tally.denied > tally.operations / 20,
+        "{tally:?}"
+    );
+    let Tally {
+        denied_later,
+        retried,
+        on_release,
+        never,
+        in_part,
+        repeated,
+        ..
+    } = tally;
+    let Tally {
+        probed,
+        denied_in_the_take,
+        by_several_paths,
+        ..
+    } = tally;
+    let rare = [
+        denied_later,
+        retried,
+        on_release,
+        never,
+        in_part,
+        repeated,
+        probed,
+    ];
     let rare = [&rare[..], &[denied_in_the_take, by_several_paths]].concat();
     assert!(rare.iter().all(|&count| count > 200), "{tally:?}");
 }
@@ -500,18 +675,39 @@ fn a_tuple_of_different_types_is_judged_like_any_other() {
     fn check<W: Word>(seed: u64, tally: &mut Tally) {
         let period = Duration::from_secs(1);
         let all = AllOf::new((
-            TokenBucket::builder(Rate::per_second(3), 7).build_on::<W>().unwrap(),
+            TokenBucket::builder(Rate::per_second(3), 7)
+                .build_on::<W>()
+                .unwrap(),
             FixedWindow::builder(6, period).build_on::<W>().unwrap(),
-            SlidingWindow::<5>::builder(8, period, 4).build_on::<W>().unwrap(),
+            SlidingWindow::<5>::builder(8, period, 4)
+                .build_on::<W>()
+                .unwrap(),
             Concurrency::<W>::try_new(9).unwrap(),
-            Counted::new(SlidingWindow::<3>::builder(9, period, 2).strict().build_on::<W>().unwrap()),
-            TokenBucket::builder(Rate::per_minute(60), 10).stepwise().build_on::<W>().unwrap(),
+            Counted::new(
+                SlidingWindow::<3>::builder(9, period, 2)
+                    .strict()
+                    .build_on::<W>()
+                    .unwrap(),
+            ),
+            TokenBucket::builder(Rate::per_minute(60), 10)
+                .stepwise()
+                .build_on::<W>()
+                .unwrap(),
         ));
         let (a, b, c, d, e, f) = all.limits();
         let subjects: [&dyn Subject; 6] = [a, b, c, d, e.limiter(), f];
         let places: [Place; 6] = core::array::from_fn(|subject| Place { subject, path: 0 });
         let limits = Composition::new(&subjects, &places);
-        trace(&all, &limits, NOW, &mut Draws::Seeded { state: seed, steps: 60 }, tally);
+        trace(
+            &all,
+            &limits,
+            NOW,
+            &mut Draws::Seeded {
+                state: seed,
+                steps: 60,
+            },
+            tally,
+        );
         assert_eq!(e.counts().held, 0);
     }
     let mut tally = Tally::default();
@@ -519,7 +715,10 @@ fn a_tuple_of_different_types_is_judged_like_any_other() {
         check::<u64>(seed, &mut tally);
         check::<u32>(seed, &mut tally);
     }
-    assert!(tally.granted > 200 && tally.denied_later > 200 && tally.retried > 100, "{tally:?}");
+    assert!(
+        tally.granted > 200 && tally.denied_later > 200 && tally.retried > 100,
+        "{tally:?}"
+    );
 }
 
 // The edges.
@@ -533,7 +732,12 @@ fn no_limits_grant_everything() {
         }
         assert_eq!((all.limits().len(), all.available_at(NOW)), (0, u64::MAX));
         assert_eq!(all.explain_at(NOW, 1).len(), 0);
-        assert_eq!(all.try_acquire_between_at(NOW, 0, u32::MAX).unwrap().permits(), u32::MAX);
+        assert_eq!(
+            all.try_acquire_between_at(NOW, 0, u32::MAX)
+                .unwrap()
+                .permits(),
+            u32::MAX
+        );
     }
     check(&AllOf::new([] as [Concurrency; 0]));
     check(&AllOf::new(&[] as &[&dyn Limiter]));
@@ -541,7 +745,10 @@ fn no_limits_grant_everything() {
 
 #[test]
 fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
-    let (a, b) = (Concurrency::new(1), TokenBucket::new(Rate::per_second(1), 1));
+    let (a, b) = (
+        Concurrency::new(1),
+        TokenBucket::new(Rate::per_second(1), 1),
+    );
     let all = AllOf::new((&a, &b));
     let before = format!("{all:?}");
     let probe = all.try_acquire_at(NOW, 0).unwrap();
@@ -552,7 +759,14 @@ fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
     let denied = all.try_acquire_at(NOW, 0).unwrap_err();
     assert_eq!(
         (denied.index, denied.permits, denied.denied),
-        (0, 0, Denied::Exhausted { now: NOW, permits: 0 })
+        (
+            0,
+            0,
+            Denied::Exhausted {
+                now: NOW,
+                permits: 0
+            }
+        )
     );
 }
 
@@ -562,22 +776,44 @@ fn a_probe_of_a_limit_that_is_named_twice_asks_for_two() {
     let all = AllOf::new((&limit, &limit));
     assert!(all.try_acquire_at(NOW, 0).is_ok());
     let _one = limit.try_acquire(1).unwrap();
-    assert!(all.try_acquire_at(NOW, 0).is_err(), "as a request for one of each");
+    assert!(
+        all.try_acquire_at(NOW, 0).is_err(),
+        "as a request for one of each"
+    );
     assert!(all.try_acquire_at(NOW, 1).is_err());
 
     // All that can be asked about it is answered alike.
-    let bucket = TokenBucket::builder(Rate::per_second(1), 2).initial(1).build().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 2)
+        .initial(1)
+        .build()
+        .unwrap();
     let all = AllOf::new((&bucket, &bucket));
     let denied = all.try_acquire_at(Timestamp::ZERO, 0).unwrap_err();
-    let expected = Denied::Exhausted { now: Timestamp::ZERO, permits: 2 };
-    assert_eq!((denied.index, denied.permits, denied.denied), (0, 0, expected));
+    let expected = Denied::Exhausted {
+        now: Timestamp::ZERO,
+        permits: 2,
+    };
+    assert_eq!(
+        (denied.index, denied.permits, denied.denied),
+        (0, 0, expected)
+    );
     assert_eq!(all.peek_at(Timestamp::ZERO, 0), Err(denied));
     let retry = Retry::At(Timestamp::from_secs(1));
     assert_eq!(all.retry(denied), retry);
     for detail in all.explain_at(Timestamp::ZERO, 0) {
-        assert_eq!(detail, Detail { decision: Err(expected), available: 1, retry });
+        assert_eq!(
+            detail,
+            Detail {
+                decision: Err(expected),
+                available: 1,
+                retry
+            }
+        );
     }
-    assert!(all.try_acquire_at(Timestamp::from_nanos(999_999_999), 0).is_err());
+    assert!(
+        all.try_acquire_at(Timestamp::from_nanos(999_999_999), 0)
+            .is_err()
+    );
     assert!(all.try_acquire_at(Timestamp::from_secs(1), 0).is_ok());
     assert_eq!(bucket.available_at(Timestamp::from_secs(1)), 2);
 }
@@ -589,7 +825,10 @@ fn more_than_a_limit_holds_is_never_granted_and_takes_nothing() {
     for n in [4, 10, u32::MAX] {
         let denied = all.try_acquire_at(NOW, n).unwrap_err();
         assert!(matches!(denied.denied, Denied::ExceedsCapacity { permits, .. } if permits == n));
-        assert_eq!((all.retry(denied), large.in_use(), small.in_use()), (Retry::Never, 0, 0));
+        assert_eq!(
+            (all.retry(denied), large.in_use(), small.in_use()),
+            (Retry::Never, 0, 0)
+        );
     }
     assert_eq!(all.try_acquire_at(NOW, 4).unwrap_err().index, 1);
     assert_eq!(all.try_acquire_at(NOW, 10).unwrap_err().index, 0);
@@ -603,18 +842,39 @@ fn more_than_a_number_can_say_is_asked_of_no_limit() {
     // Wrapped in 32 bits, these would be 0, 2 and 1 permits of the limit.
     for (denied, n) in [
         (two.try_acquire_at(NOW, 1 << 31).unwrap_err(), 1 << 31),
-        (two.try_acquire_at(NOW, (1 << 31) + 1).unwrap_err(), (1 << 31) + 1),
-        (three.try_acquire_at(NOW, 0x5555_5556).unwrap_err(), 0x5555_5556),
+        (
+            two.try_acquire_at(NOW, (1 << 31) + 1).unwrap_err(),
+            (1 << 31) + 1,
+        ),
+        (
+            three.try_acquire_at(NOW, 0x5555_5556).unwrap_err(),
+            0x5555_5556,
+        ),
     ] {
         assert_eq!((denied.index, denied.permits), (0, n));
-        assert_eq!(denied.denied, Denied::ExceedsCapacity { permits: u32::MAX, capacity: 3 });
+        assert_eq!(
+            denied.denied,
+            Denied::ExceedsCapacity {
+                permits: u32::MAX,
+                capacity: 3
+            }
+        );
         assert_eq!(two.retry(denied), Retry::Never);
     }
     assert_eq!(limit.in_use(), 0);
-    // A bucket that never denies is told from others all the same, and its permits are counted in a number.
+    // A bucket that never denies is told from others all the same, and its permits are counted in a
+    // number.
     let unlimited = TokenBucket::new(Rate::UNLIMITED, 1);
-    assert!(AllOf::new((&unlimited, &unlimited)).try_acquire_at(NOW, u32::MAX).is_err());
-    assert!(AllOf::new((&unlimited,)).try_acquire_at(NOW, u32::MAX).is_ok());
+    assert!(
+        AllOf::new((&unlimited, &unlimited))
+            .try_acquire_at(NOW, u32::MAX)
+            .is_err()
+    );
+    assert!(
+        AllOf::new((&unlimited,))
+            .try_acquire_at(NOW, u32::MAX)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -623,15 +883,34 @@ fn more_than_a_number_can_say_is_explained_as_it_is_answered() {
     let all = AllOf::new((&bucket, &bucket));
     for n in [1 << 31, u32::MAX] {
         let denied = all.try_acquire_at(NOW, n).unwrap_err();
-        assert_eq!(denied.denied, Denied::ExceedsCapacity { permits: u32::MAX, capacity: u32::MAX });
-        assert_eq!((all.peek_at(NOW, n), all.retry(denied)), (Err(denied), Retry::Never));
+        assert_eq!(
+            denied.denied,
+            Denied::ExceedsCapacity {
+                permits: u32::MAX,
+                capacity: u32::MAX
+            }
+        );
+        assert_eq!(
+            (all.peek_at(NOW, n), all.retry(denied)),
+            (Err(denied), Retry::Never)
+        );
         for detail in all.explain_at(NOW, n) {
-            let expected = Detail { decision: Err(denied.denied), available: 1 << 40, retry: Retry::Never };
+            let expected = Detail {
+                decision: Err(denied.denied),
+                available: 1 << 40,
+                retry: Retry::Never,
+            };
             assert_eq!(detail, expected);
         }
     }
-    assert!(all.explain_at(NOW, u32::MAX / 2).all(|detail| detail.is_allowed()));
-    assert_eq!(all.try_acquire_at(NOW, u32::MAX / 2).unwrap().permits(), u32::MAX / 2);
+    assert!(
+        all.explain_at(NOW, u32::MAX / 2)
+            .all(|detail| detail.is_allowed())
+    );
+    assert_eq!(
+        all.try_acquire_at(NOW, u32::MAX / 2).unwrap().permits(),
+        u32::MAX / 2
+    );
 }
 
 /// Runs `work`, which must not go on for ever: in a thread, so that it can be told.
@@ -643,7 +922,10 @@ fn ends(work: impl FnOnce() + Send + 'static) {
     });
     let end = end.recv_timeout(Duration::from_mins(1));
     assert!(end != Err(RecvTimeoutError::Timeout), "it goes on for ever");
-    running.join().expect("it has ended well").expect("somebody waits");
+    running
+        .join()
+        .expect("it has ended well")
+        .expect("somebody waits");
 }
 
 #[test]
@@ -651,8 +933,16 @@ fn a_grant_in_part_of_a_large_limit_that_is_named_twice_is_what_a_number_can_say
     ends(|| {
         let bucket = TokenBucket::new(Rate::new(1, Duration::from_nanos(1)), 1 << 40);
         let all = AllOf::new((&bucket, &bucket));
-        assert_eq!(all.try_acquire_between_at(NOW, 1, u32::MAX).unwrap().permits(), u32::MAX / 2);
-        assert_eq!(bucket.available_at(NOW), (1 << 40) - 2 * u64::from(u32::MAX / 2));
+        assert_eq!(
+            all.try_acquire_between_at(NOW, 1, u32::MAX)
+                .unwrap()
+                .permits(),
+            u32::MAX / 2
+        );
+        assert_eq!(
+            bucket.available_at(NOW),
+            (1 << 40) - 2 * u64::from(u32::MAX / 2)
+        );
         assert!(all.try_acquire_between_at(NOW, 1 << 31, u32::MAX).is_err());
     });
 }
@@ -663,7 +953,11 @@ fn a_grant_in_part_of_a_limiter_that_refuses_what_it_says_it_has_ends() {
     struct Boasts(u32);
     impl Limiter for Boasts {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            if n <= self.0 { Ok(Receipt::NONE) } else { Err(Denied::Refused { now, permits: n }) }
+            if n <= self.0 {
+                Ok(Receipt::NONE)
+            } else {
+                Err(Denied::Refused { now, permits: n })
+            }
         }
         fn available_at(&self, _: Timestamp) -> u64 {
             u64::MAX
@@ -677,9 +971,17 @@ fn a_grant_in_part_of_a_limiter_that_refuses_what_it_says_it_has_ends() {
         assert!(Boasts(4).try_acquire_between_at(NOW, 5, 1_000).is_err());
         for granted in [1, 2, 3, 1_000, u32::MAX] {
             let permits = Boasts(granted).drain_at(NOW).unwrap().permits();
-            assert!(permits <= granted && permits >= granted / 2, "{permits} of {granted}");
+            assert!(
+                permits <= granted && permits >= granted / 2,
+                "{permits} of {granted}"
+            );
             let all = AllOf::new([Boasts(granted), Boasts(u32::MAX)]);
-            assert_eq!(all.try_acquire_between_at(NOW, 1, u32::MAX).unwrap().permits(), permits);
+            assert_eq!(
+                all.try_acquire_between_at(NOW, 1, u32::MAX)
+                    .unwrap()
+                    .permits(),
+                permits
+            );
         }
     });
 }
@@ -690,15 +992,22 @@ fn a_grant_in_part_of_a_limiter_that_refuses_what_it_says_it_has_ends() {
 fn a_limiter_with_a_state_is_known_behind_every_handle_and_told_from_all_others() {
     fn check<W: Word>() {
         let second = Duration::from_secs(1);
-        let bucket = TokenBucket::builder(Rate::per_second(1), 5).build_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1), 5)
+            .build_on::<W>()
+            .unwrap();
         let fixed = FixedWindow::builder(5, second).build_on::<W>().unwrap();
-        let sliding = SlidingWindow::<4>::builder(5, second, 4).build_on::<W>().unwrap();
+        let sliding = SlidingWindow::<4>::builder(5, second, 4)
+            .build_on::<W>()
+            .unwrap();
         let cooldown = CooldownWindow::builder(5, second).build_on::<W>().unwrap();
         let limit = Concurrency::<W>::try_new(5).unwrap();
         let around_bucket = Counted::new(&bucket);
         let around_both = Counted::new(&around_bucket);
         let owns = Counted::new(Counted::new(Concurrency::<W>::try_new(5).unwrap()));
-        let penalty = Penalty::builder(second).build_on::<W>().unwrap().around(&bucket);
+        let penalty = Penalty::builder(second)
+            .build_on::<W>()
+            .unwrap()
+            .around(&bucket);
         let limiters: [&dyn Limiter; 11] = [
             &bucket,
             &fixed,
@@ -744,11 +1053,20 @@ fn a_limiter_that_is_shared_is_one() {
 #[test]
 fn a_limiter_without_a_state_hides_none_of_its_neighbours() {
     let unlimited = Unlimited;
-    let limits = (Unlimited, Concurrency::new(1), Unlimited, Counted::new(Unlimited));
+    let limits = (
+        Unlimited,
+        Concurrency::new(1),
+        Unlimited,
+        Counted::new(Unlimited),
+    );
     for limiter in [&unlimited as &dyn Limiter, &limits.0, &limits.2, &limits.3] {
         assert_eq!(limiter.id(), None);
     }
-    assert_eq!(LimiterId::of(&unlimited), None, "also if it should say where it lies");
+    assert_eq!(
+        LimiterId::of(&unlimited),
+        None,
+        "also if it should say where it lies"
+    );
     let all = AllOf::new(limits);
     assert_eq!(all.try_acquire_at(NOW, 2).unwrap_err().index, 1);
     assert_eq!(all.available_at(NOW), 1);
@@ -759,7 +1077,11 @@ fn a_limiter_without_a_state_hides_none_of_its_neighbours() {
     assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
 
     let twice = AllOf::new((&unlimited, &all.limits().3, &unlimited, &all.limits().3));
-    assert_eq!(twice.try_acquire_at(NOW, u32::MAX).unwrap().permits(), u32::MAX, "no sum to be counted");
+    assert_eq!(
+        twice.try_acquire_at(NOW, u32::MAX).unwrap().permits(),
+        u32::MAX,
+        "no sum to be counted"
+    );
     assert_eq!(counted.counts().held, 0);
 }
 
@@ -790,13 +1112,25 @@ fn a_limiter_by_hand_is_not_taken_for_its_first_field_and_is_asked_each_time() {
     let both = Both(Concurrency::new(5), Concurrency::new(1));
     let in_use = || (both.0.in_use(), both.1.in_use());
     let field_first: [&dyn Limiter; 2] = [&both.0, &both];
-    assert_eq!(AllOf::new(field_first).try_acquire_at(NOW, 2).unwrap_err().index, 1);
+    assert_eq!(
+        AllOf::new(field_first)
+            .try_acquire_at(NOW, 2)
+            .unwrap_err()
+            .index,
+        1
+    );
     let lease = AllOf::new(field_first).into_lease_at(NOW, 1).unwrap();
     assert_eq!(in_use(), (2, 1));
     drop(lease);
     // Twice, it is asked twice, and only the second time can it tell.
     assert!(AllOf::new([&both, &both]).peek_at(NOW, 1).is_ok());
-    assert_eq!(AllOf::new([&both, &both]).into_lease_at(NOW, 1).unwrap_err().index, 1);
+    assert_eq!(
+        AllOf::new([&both, &both])
+            .into_lease_at(NOW, 1)
+            .unwrap_err()
+            .index,
+        1
+    );
     assert_eq!(in_use(), (0, 0));
 }
 
@@ -809,22 +1143,53 @@ fn each_path_to_a_limit_is_asked_for_its_own_and_all_are_taken_or_none() {
     let twice = Counted::new(&counted);
     let places: [&dyn Limiter; 4] = [&limit, &&&limit, &counted, &twice];
     let all = AllOf::new(&places[..]);
-    let counts = |granted, denied, held| Counts { granted, denied, held };
-    assert_eq!(all.available_at(NOW), 3, "two for each of the three that the first path could take");
+    let counts = |granted, denied, held| Counts {
+        granted,
+        denied,
+        held,
+    };
+    assert_eq!(
+        all.available_at(NOW),
+        3,
+        "two for each of the three that the first path could take"
+    );
 
     let lease = all.try_acquire_at(NOW, 1).unwrap();
     assert_eq!(limit.in_use(), 4);
-    assert_eq!((counted.counts(), twice.counts()), (counts(2, 0, 2), counts(1, 0, 1)));
+    assert_eq!(
+        (counted.counts(), twice.counts()),
+        (counts(2, 0, 2), counts(1, 0, 1))
+    );
 
     // Three are left: each path has enough for itself, and they have not for all.
     assert_eq!(all.peek_at(NOW, 1), Ok(()));
-    assert!(all.explain_at(NOW, 1).all(|detail| detail.is_allowed() && detail.available == 3));
+    assert!(
+        all.explain_at(NOW, 1)
+            .all(|detail| detail.is_allowed() && detail.available == 3)
+    );
     let denied = all.try_acquire_at(NOW, 1).unwrap_err();
-    let expected = Denied::Exhausted { now: NOW, permits: 1 };
-    assert_eq!(denied, DeniedBy { index: 3, permits: 1, denied: expected });
-    assert_eq!(all.retry(denied), Retry::At(NOW), "as far as each path can see");
+    let expected = Denied::Exhausted {
+        now: NOW,
+        permits: 1,
+    };
+    assert_eq!(
+        denied,
+        DeniedBy {
+            index: 3,
+            permits: 1,
+            denied: expected
+        }
+    );
+    assert_eq!(
+        all.retry(denied),
+        Retry::At(NOW),
+        "as far as each path can see"
+    );
     assert_eq!(limit.in_use(), 4, "nothing leaked");
-    assert_eq!((counted.counts(), twice.counts()), (counts(3, 1, 2), counts(1, 1, 1)));
+    assert_eq!(
+        (counted.counts(), twice.counts()),
+        (counts(3, 1, 2), counts(1, 1, 1))
+    );
 
     drop(lease);
     assert_eq!(limit.in_use(), 0);
@@ -838,8 +1203,24 @@ fn a_wrapper_that_is_named_twice_is_asked_once_for_both() {
     let all = AllOf::new((&counted, &limit, &counted));
     assert_eq!(all.available_at(NOW), 3);
     let lease = all.try_acquire_at(NOW, 2).unwrap();
-    assert_eq!((limit.in_use(), counted.counts()), (6, Counts { granted: 1, denied: 0, held: 4 }));
-    assert_eq!(all.try_acquire_at(NOW, 1).unwrap_err().denied, Denied::Exhausted { now: NOW, permits: 2 });
+    assert_eq!(
+        (limit.in_use(), counted.counts()),
+        (
+            6,
+            Counts {
+                granted: 1,
+                denied: 0,
+                held: 4
+            }
+        )
+    );
+    assert_eq!(
+        all.try_acquire_at(NOW, 1).unwrap_err().denied,
+        Denied::Exhausted {
+            now: NOW,
+            permits: 2
+        }
+    );
     drop(lease);
     assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
 }
@@ -856,11 +1237,21 @@ fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_come_back() {
         drop(lease);
         assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
         assert_eq!(counted.counts().granted, 1 + turn as u64);
-        assert_eq!(AllOf::new(places).into_lease_at(NOW, 4).unwrap_err().index, 1);
+        assert_eq!(
+            AllOf::new(places).into_lease_at(NOW, 4).unwrap_err().index,
+            1
+        );
         assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
     }
     // Denied once by itself; and once it was granted before the limit was denied, and given back.
-    assert_eq!(counted.counts(), Counts { granted: 3, denied: 1, held: 0 });
+    assert_eq!(
+        counted.counts(),
+        Counts {
+            granted: 3,
+            denied: 1,
+            held: 0
+        }
+    );
 }
 
 /// Not a bit is left of what one path has taken before the other one found too little.
@@ -868,26 +1259,53 @@ fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_come_back() {
 fn a_path_that_finds_too_little_leaves_every_kind_of_limit_as_it_was() {
     fn check<W: Word>() {
         let period = Duration::from_secs(1);
-        let bucket = TokenBucket::builder(Rate::per_second(3), 7).build_on::<W>().unwrap();
-        let steps = TokenBucket::builder(Rate::per_second(3), 7).stepwise().build_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(3), 7)
+            .build_on::<W>()
+            .unwrap();
+        let steps = TokenBucket::builder(Rate::per_second(3), 7)
+            .stepwise()
+            .build_on::<W>()
+            .unwrap();
         let fixed = FixedWindow::builder(7, period).build_on::<W>().unwrap();
-        let started = FixedWindow::builder(7, period).started_by_first_request().build_on::<W>().unwrap();
-        let sliding = SlidingWindow::<5>::builder(7, period, 4).build_on::<W>().unwrap();
-        let strict = SlidingWindow::<5>::builder(7, period, 4).strict().build_on::<W>().unwrap();
+        let started = FixedWindow::builder(7, period)
+            .started_by_first_request()
+            .build_on::<W>()
+            .unwrap();
+        let sliding = SlidingWindow::<5>::builder(7, period, 4)
+            .build_on::<W>()
+            .unwrap();
+        let strict = SlidingWindow::<5>::builder(7, period, 4)
+            .strict()
+            .build_on::<W>()
+            .unwrap();
         let limit = Concurrency::<W>::try_new(7).unwrap();
-        let subjects: [&dyn Subject; 7] = [&bucket, &steps, &fixed, &started, &sliding, &strict, &limit];
+        let subjects: [&dyn Subject; 7] =
+            [&bucket, &steps, &fixed, &started, &sliding, &strict, &limit];
         for subject in subjects {
             subject.take_at(NOW, 2).unwrap();
             let state = format!("{subject:?}");
             let counted = Counted::new(subject);
             let twice = Counted::new(&counted);
-            let orders: [[&dyn Limiter; 3]; 3] =
-                [[&subject, &counted, &twice], [&counted, &twice, &subject], [&twice, &subject, &counted]];
+            let orders: [[&dyn Limiter; 3]; 3] = [
+                [&subject, &counted, &twice],
+                [&counted, &twice, &subject],
+                [&twice, &subject, &counted],
+            ];
             for places in orders {
                 for (n, index) in [(2, 2), (3, 1), (4, 1), (5, 1)] {
                     let denied = AllOf::new(places).into_lease_at(NOW, n).unwrap_err();
-                    let expected = Denied::Exhausted { now: NOW, permits: n };
-                    assert_eq!(denied, DeniedBy { index, permits: n, denied: expected });
+                    let expected = Denied::Exhausted {
+                        now: NOW,
+                        permits: n,
+                    };
+                    assert_eq!(
+                        denied,
+                        DeniedBy {
+                            index,
+                            permits: n,
+                            denied: expected
+                        }
+                    );
                     assert_eq!(format!("{subject:?}"), state);
                     assert_eq!((counted.counts().held, twice.counts().held), (0, 0));
                 }
@@ -908,17 +1326,36 @@ fn a_path_that_finds_too_little_leaves_every_kind_of_limit_as_it_was() {
 fn a_path_through_a_penalty_is_punished_for_its_own_denials_only() {
     let limit = Concurrency::new(3);
     let penalty = Penalty::new(&limit, Duration::from_secs(1));
-    assert_eq!(AllOf::new((&penalty, &limit)).try_acquire_at(NOW, 2).unwrap_err().index, 1);
-    assert!(!penalty.is_on_at(NOW), "it was the other path that has denied");
-    assert_eq!(AllOf::new((&limit, &penalty)).try_acquire_at(NOW, 2).unwrap_err().index, 1);
+    assert_eq!(
+        AllOf::new((&penalty, &limit))
+            .try_acquire_at(NOW, 2)
+            .unwrap_err()
+            .index,
+        1
+    );
+    assert!(
+        !penalty.is_on_at(NOW),
+        "it was the other path that has denied"
+    );
+    assert_eq!(
+        AllOf::new((&limit, &penalty))
+            .try_acquire_at(NOW, 2)
+            .unwrap_err()
+            .index,
+        1
+    );
     assert!(penalty.is_on_at(NOW));
     assert_eq!(limit.in_use(), 0);
-    assert!(AllOf::new((&limit, &limit)).try_acquire_at(NOW, 1).is_ok(), "by itself the limit is free");
+    assert!(
+        AllOf::new((&limit, &limit)).try_acquire_at(NOW, 1).is_ok(),
+        "by itself the limit is free"
+    );
 }
 
 // Limits that say no, or panic, after they have said yes.
 
-/// What a scripted limit does when it is asked for permits, after it has said that there are any number of them.
+/// What a scripted limit does when it is asked for permits, after it has said that there are any
+/// number of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Script {
     Grants,
@@ -961,7 +1398,11 @@ impl Limiter for Scripted<'_> {
         }
     }
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        assert_eq!((now, receipt.note()), (NOW, 1_000 + self.place as u64), "another one's receipt");
+        assert_eq!(
+            (now, receipt.note()),
+            (NOW, 1_000 + self.place as u64),
+            "another one's receipt"
+        );
         self.called(Call::Refund(self.place, n));
         assert!(self.script != Script::PanicsInRefund, "scripted");
         n
@@ -980,17 +1421,33 @@ impl Limiter for Scripted<'_> {
 }
 
 /// So many scripted limits, of which some follow a script of their own.
-fn scripted<'a>(count: usize, scripts: &[(usize, Script)], calls: &'a Mutex<Vec<Call>>) -> Vec<Scripted<'a>> {
-    let script =
-        |place| scripts.iter().find(|(at, _)| *at == place).map_or(Script::Grants, |(_, script)| *script);
-    (0..count).map(|place| Scripted { place, script: script(place), calls }).collect()
+fn scripted<'a>(
+    count: usize,
+    scripts: &[(usize, Script)],
+    calls: &'a Mutex<Vec<Call>>,
+) -> Vec<Scripted<'a>> {
+    let script = |place| {
+        scripts
+            .iter()
+            .find(|(at, _)| *at == place)
+            .map_or(Script::Grants, |(_, script)| *script)
+    };
+    (0..count)
+        .map(|place| Scripted {
+            place,
+            script: script(place),
+            calls,
+        })
+        .collect()
 }
 
-/// Runs `$check` on `$limits` as a slice, and, if they are at most eight, as a tuple and an array of references.
+/// Runs `$check` on `$limits` as a slice, and, if they are at most eight, as a tuple and an array
+/// of references.
 macro_rules! in_every_shape {
     ($limits:ident, $check:expr) => {{
         let places: Vec<_> = $limits.iter().collect();
-        let objects: Vec<&dyn Limiter> = $limits.iter().map(|limit| limit as &dyn Limiter).collect();
+        let objects: Vec<&dyn Limiter> =
+            $limits.iter().map(|limit| limit as &dyn Limiter).collect();
         let check = $check;
         check(&|| AllOf::new(&$limits[..]).try_acquire_at(NOW, 3).map(drop));
         check(&|| AllOf::new(&objects[..]).into_lease_at(NOW, 3).map(drop));
@@ -1023,11 +1480,27 @@ fn a_denial_in_the_take_gives_back_what_came_before_it_in_reverse() {
             let calls = Mutex::new(Vec::new());
             let limits = scripted(count, &[(place, Script::Denies)], &calls);
             let taken = (0..=place).map(|at| Call::Take(at, 3));
-            let expected: Vec<Call> = taken.chain((0..place).rev().map(|at| Call::Refund(at, 3))).collect();
+            let expected: Vec<Call> = taken
+                .chain((0..place).rev().map(|at| Call::Refund(at, 3)))
+                .collect();
             in_every_shape!(limits, |attempt: Try<'_>| {
-                let denied = Denied::Refused { now: NOW, permits: 3 };
-                assert_eq!(attempt(), Err(DeniedBy { index: place, permits: 3, denied }));
-                assert_eq!(core::mem::take(&mut *calls.lock().unwrap()), expected, "{place} of {count}");
+                let denied = Denied::Refused {
+                    now: NOW,
+                    permits: 3,
+                };
+                assert_eq!(
+                    attempt(),
+                    Err(DeniedBy {
+                        index: place,
+                        permits: 3,
+                        denied
+                    })
+                );
+                assert_eq!(
+                    core::mem::take(&mut *calls.lock().unwrap()),
+                    expected,
+                    "{place} of {count}"
+                );
             });
         }
     }
@@ -1040,10 +1513,16 @@ fn a_panic_in_the_take_gives_back_what_came_before_it_in_reverse() {
             let calls = Mutex::new(Vec::new());
             let limits = scripted(count, &[(place, Script::PanicsInTake)], &calls);
             let taken = (0..=place).map(|at| Call::Take(at, 3));
-            let expected: Vec<Call> = taken.chain((0..place).rev().map(|at| Call::Refund(at, 3))).collect();
+            let expected: Vec<Call> = taken
+                .chain((0..place).rev().map(|at| Call::Refund(at, 3)))
+                .collect();
             in_every_shape!(limits, |attempt: Try<'_>| {
                 assert!(catch_unwind(AssertUnwindSafe(attempt)).is_err());
-                assert_eq!(core::mem::take(&mut *calls.lock().unwrap()), expected, "{place} of {count}");
+                assert_eq!(
+                    core::mem::take(&mut *calls.lock().unwrap()),
+                    expected,
+                    "{place} of {count}"
+                );
             });
         }
     }
@@ -1066,14 +1545,22 @@ fn a_panic_in_a_refund_does_not_keep_the_others_from_being_given_back() {
     for count in COUNTS {
         for place in 0..count - 1 {
             let calls = Mutex::new(Vec::new());
-            let limits =
-                scripted(count, &[(place, Script::PanicsInRefund), (count - 1, Script::Denies)], &calls);
+            let limits = scripted(
+                count,
+                &[(place, Script::PanicsInRefund), (count - 1, Script::Denies)],
+                &calls,
+            );
             let taken = (0..count).map(|at| Call::Take(at, 3));
-            let expected: Vec<Call> =
-                taken.chain((0..count - 1).rev().map(|at| Call::Refund(at, 3))).collect();
+            let expected: Vec<Call> = taken
+                .chain((0..count - 1).rev().map(|at| Call::Refund(at, 3)))
+                .collect();
             in_every_shape!(limits, |attempt: Try<'_>| {
                 assert!(catch_unwind(AssertUnwindSafe(attempt)).is_err());
-                assert_eq!(core::mem::take(&mut *calls.lock().unwrap()), expected, "{place} of {count}");
+                assert_eq!(
+                    core::mem::take(&mut *calls.lock().unwrap()),
+                    expected,
+                    "{place} of {count}"
+                );
             });
         }
     }
@@ -1083,7 +1570,9 @@ fn a_panic_in_a_refund_does_not_keep_the_others_from_being_given_back() {
 fn a_lease_releases_in_reverse_also_if_a_release_panics() {
     for count in COUNTS {
         let taken = (0..count).map(|at| Call::Take(at, 3));
-        let expected: Vec<Call> = taken.chain((0..count).rev().map(|at| Call::Release(at, 3))).collect();
+        let expected: Vec<Call> = taken
+            .chain((0..count).rev().map(|at| Call::Release(at, 3)))
+            .collect();
         for place in 0..=count {
             let calls = Mutex::new(Vec::new());
             // The last one is not there, so that nobody panics.
@@ -1091,7 +1580,11 @@ fn a_lease_releases_in_reverse_also_if_a_release_panics() {
             in_every_shape!(limits, |attempt: Try<'_>| {
                 let ended = catch_unwind(AssertUnwindSafe(attempt));
                 assert_eq!(ended.is_err(), place < count);
-                assert_eq!(core::mem::take(&mut *calls.lock().unwrap()), expected, "{place} of {count}");
+                assert_eq!(
+                    core::mem::take(&mut *calls.lock().unwrap()),
+                    expected,
+                    "{place} of {count}"
+                );
             });
         }
     }
@@ -1117,21 +1610,36 @@ fn a_limit_that_denies_in_the_look_is_asked_once_by_itself() {
     let limits = scripted(2, &[], &calls);
     let all = AllOf::new((&limits[0], Closed(&asked), &limits[1]));
     assert_eq!(all.try_acquire_at(NOW, 2).unwrap_err().index, 1);
-    assert_eq!((asked.load(SeqCst), calls.lock().unwrap().len()), (1, 0), "and no other is asked");
+    assert_eq!(
+        (asked.load(SeqCst), calls.lock().unwrap().len()),
+        (1, 0),
+        "and no other is asked"
+    );
     assert_eq!(all.try_acquire_at(NOW, 0).unwrap_err().index, 1);
     assert_eq!(asked.load(SeqCst), 1, "a probe is no denial to be noted");
 }
 
-/// Limits of every kind, and one that fails among them: what each of them says afterwards is what it said before.
+/// Limits of every kind, and one that fails among them: what each of them says afterwards is what
+/// it said before.
 #[test]
 fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
     fn check<W: Word>(script: Script, place: usize, used: u32) {
         let period = Duration::from_secs(1);
-        let bucket = TokenBucket::builder(Rate::per_second(3), 7).build_on::<W>().unwrap();
-        let steps = TokenBucket::builder(Rate::per_second(3), 7).stepwise().build_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(3), 7)
+            .build_on::<W>()
+            .unwrap();
+        let steps = TokenBucket::builder(Rate::per_second(3), 7)
+            .stepwise()
+            .build_on::<W>()
+            .unwrap();
         let fixed = FixedWindow::builder(7, period).build_on::<W>().unwrap();
-        let sliding = SlidingWindow::<5>::builder(7, period, 4).build_on::<W>().unwrap();
-        let strict = SlidingWindow::<5>::builder(7, period, 4).strict().build_on::<W>().unwrap();
+        let sliding = SlidingWindow::<5>::builder(7, period, 4)
+            .build_on::<W>()
+            .unwrap();
+        let strict = SlidingWindow::<5>::builder(7, period, 4)
+            .strict()
+            .build_on::<W>()
+            .unwrap();
         let limit = Concurrency::<W>::try_new(7).unwrap();
         let subjects: [&dyn Subject; 6] = [&bucket, &steps, &fixed, &sliding, &strict, &limit];
         for subject in subjects {
@@ -1139,7 +1647,9 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
             subject.take_at(Timestamp::from_millis(4_100), 2).unwrap();
             subject.take_at(NOW, used).unwrap();
         }
-        let later: Vec<Timestamp> = (0..40).map(|at| Timestamp::from_millis(5_000 + 50 * at)).collect();
+        let later: Vec<Timestamp> = (0..40)
+            .map(|at| Timestamp::from_millis(5_000 + 50 * at))
+            .collect();
         let says = || -> Vec<Vec<u64>> {
             subjects
                 .iter()
@@ -1149,13 +1659,21 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
         let (before, state) = (says(), format!("{subjects:?}"));
 
         let calls = Mutex::new(Vec::new());
-        let failing = Scripted { place: 0, script, calls: &calls };
-        let mut places: Vec<&dyn Limiter> = subjects.iter().map(|subject| *subject as &dyn Limiter).collect();
+        let failing = Scripted {
+            place: 0,
+            script,
+            calls: &calls,
+        };
+        let mut places: Vec<&dyn Limiter> = subjects
+            .iter()
+            .map(|subject| *subject as &dyn Limiter)
+            .collect();
         // The same limit once more, too.
         places.push(&fixed);
         places.insert(place, &failing);
-        let ended =
-            catch_unwind(AssertUnwindSafe(|| AllOf::new(&places[..]).try_acquire_at(NOW, 1).map(drop)));
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            AllOf::new(&places[..]).try_acquire_at(NOW, 1).map(drop)
+        }));
         assert_eq!(ended.is_err(), script == Script::PanicsInTake);
         assert!(!matches!(ended, Ok(Ok(()))));
         assert_eq!(calls.lock().unwrap().len(), 1, "it was asked");
@@ -1175,13 +1693,19 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
     }
 }
 
-/// What a request that was denied in the take has started is started by the next one, at its own `now`.
+/// What a request that was denied in the take has started is started by the next one, at its own
+/// `now`.
 #[test]
 fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_request() {
     fn check<W: Word>(tick: Option<Duration>, script: Script) {
         let new = || {
-            let settings = FixedWindow::builder(7, Duration::from_secs(1)).started_by_first_request();
-            let settings = if let Some(tick) = tick { settings.tick(tick) } else { settings };
+            let settings =
+                FixedWindow::builder(7, Duration::from_secs(1)).started_by_first_request();
+            let settings = if let Some(tick) = tick {
+                settings.tick(tick)
+            } else {
+                settings
+            };
             settings.build_on::<W>().unwrap()
         };
         for begun in [None, Some(Timestamp::from_millis(4_900))] {
@@ -1195,12 +1719,23 @@ fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_requ
                     }
                 }
                 let calls = Mutex::new(Vec::new());
-                let failing = Scripted { place: 0, script, calls: &calls };
+                let failing = Scripted {
+                    place: 0,
+                    script,
+                    calls: &calls,
+                };
                 let places: [&dyn Limiter; 3] = [&window, &failing, &window];
                 let now = Timestamp::from_micros(5_000_400);
                 let attempt = || AllOf::new(places).into_lease_at(now, 2).map(drop);
-                assert!(!matches!(catch_unwind(AssertUnwindSafe(attempt)), Ok(Ok(()))));
-                assert_eq!(calls.into_inner().unwrap(), [Call::Take(0, 2)], "it was asked");
+                assert!(!matches!(
+                    catch_unwind(AssertUnwindSafe(attempt)),
+                    Ok(Ok(()))
+                ));
+                assert_eq!(
+                    calls.into_inner().unwrap(),
+                    [Call::Take(0, 2)],
+                    "it was asked"
+                );
 
                 let next = now.saturating_add(Duration::from_micros(micros));
                 let left = twin.available_at(next);
@@ -1209,21 +1744,32 @@ fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_requ
                     window.take_at(next, left as u32).unwrap();
                     window.retry(window.take_at(next, 1).unwrap_err())
                 });
-                let [Retry::At(end), Retry::At(expected)] = ends else { panic!("a window ends") };
-                // Where the start is rounded up, it may go on as the window that was not started would have: a tick shorter.
-                let early =
-                    end.saturating_add(window.tick()) == expected && window.tick() > Duration::from_nanos(1);
+                let [Retry::At(end), Retry::At(expected)] = ends else {
+                    panic!("a window ends")
+                };
+                // Where the start is rounded up, it may go on as the window that was not started
+                // would have: a tick shorter.
+                let early = end.saturating_add(window.tick()) == expected
+                    && window.tick() > Duration::from_nanos(1);
                 assert!(
                     end == expected || early,
                     "begun at {begun:?}, the next at {next}, in ticks of {tick:?}"
                 );
-                assert!(window.take_at(Timestamp::from_nanos(end.as_nanos() - 1), 1).is_err());
+                assert!(
+                    window
+                        .take_at(Timestamp::from_nanos(end.as_nanos() - 1), 1)
+                        .is_err()
+                );
                 assert!(window.take_at(end, 7).is_ok());
             }
         }
     }
     for script in [Script::Denies, Script::PanicsInTake] {
-        for tick in [None, Some(Duration::from_millis(1)), Some(Duration::from_millis(100))] {
+        for tick in [
+            None,
+            Some(Duration::from_millis(1)),
+            Some(Duration::from_millis(100)),
+        ] {
             check::<u64>(tick, script);
             check::<u32>(tick, script);
         }
@@ -1238,7 +1784,9 @@ fn a_lease_that_is_forgotten_leaves_its_permits_to_later_releases() {
     assert_eq!((a.in_use(), b.in_use()), (2, 1));
     assert_eq!(lease.forget(), 1);
     assert_eq!((a.in_use(), b.in_use()), (2, 1));
-    (0..3).filter_map(|at| all.limits().get(at)).for_each(|limit| limit.release(1));
+    (0..3)
+        .filter_map(|at| all.limits().get(at))
+        .for_each(|limit| limit.release(1));
     assert_eq!((a.in_use(), b.in_use()), (0, 0));
 }
 
@@ -1257,7 +1805,8 @@ fn a_lease_that_is_dropped_in_a_panic_gives_its_permits_back() {
 
 // Grants in part, of one limit.
 
-/// A request for `min` to `max`, of a limit that has some left, takes what there is, as far as it is asked for.
+/// A request for `min` to `max`, of a limit that has some left, takes what there is, as far as it
+/// is asked for.
 #[test]
 fn a_grant_in_part_takes_what_there_is() {
     fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
@@ -1286,9 +1835,17 @@ fn a_grant_in_part_takes_what_there_is() {
     }
     fn on<W: Word>() {
         let second = Duration::from_secs(1);
-        check(|| TokenBucket::builder(Rate::per_second(1), 5).build_on::<W>().unwrap());
+        check(|| {
+            TokenBucket::builder(Rate::per_second(1), 5)
+                .build_on::<W>()
+                .unwrap()
+        });
         check(|| FixedWindow::builder(5, second).build_on::<W>().unwrap());
-        check(|| SlidingWindow::<4>::builder(5, second, 4).build_on::<W>().unwrap());
+        check(|| {
+            SlidingWindow::<4>::builder(5, second, 4)
+                .build_on::<W>()
+                .unwrap()
+        });
         check(|| Concurrency::<W>::try_new(5).unwrap());
     }
     on::<u64>();
@@ -1320,14 +1877,21 @@ fn a_drain_takes_all_there_is_and_then_nothing() {
 fn a_late_drain_takes_no_more_than_the_newest_would_be_told() {
     let bucket = TokenBucket::new(Rate::per_second(1), 5);
     bucket.take_at(NOW, 3).unwrap();
-    assert_eq!(bucket.drain_at(Timestamp::from_secs(4)).unwrap().permits(), 1);
+    assert_eq!(
+        bucket.drain_at(Timestamp::from_secs(4)).unwrap().permits(),
+        1
+    );
     assert_eq!(bucket.available_at(NOW), 1);
 }
 
-/// From several threads at once: never fewer than the least, and together never more than there are.
+/// From several threads at once: never fewer than the least, and together never more than there
+/// are.
 #[test]
 fn grants_in_part_share_what_there_is() {
-    let (limit, bucket) = (Concurrency::new(100), TokenBucket::new(Rate::per_second(1), 1_000_000));
+    let (limit, bucket) = (
+        Concurrency::new(100),
+        TokenBucket::new(Rate::per_second(1), 1_000_000),
+    );
     let most = AtomicU32::new(0);
     let tokens: u32 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4u32)
@@ -1343,14 +1907,18 @@ fn grants_in_part_share_what_there_is() {
                             assert!(held <= 100, "{held} of 100");
                             most.fetch_sub(lease.permits(), SeqCst);
                         }
-                        tokens +=
-                            bucket.try_acquire_between_at(NOW, min, max).map_or(0, |lease| lease.permits());
+                        tokens += bucket
+                            .try_acquire_between_at(NOW, min, max)
+                            .map_or(0, |lease| lease.permits());
                     }
                     tokens
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
     });
     assert_eq!(limit.in_use(), 0);
     assert_eq!(u64::from(tokens) + bucket.available_at(NOW), 1_000_000);
@@ -1361,12 +1929,26 @@ fn grants_in_part_share_what_there_is() {
 fn an_explanation_says_what_happens_next() {
     let at = Timestamp::from_millis;
     let bucket = TokenBucket::new(Rate::per_second(10), 5);
-    for (now, n) in [(0, 3), (0, 3), (99, 3), (100, 3), (100, 0), (100, 6), (50, 1), (400, 0), (900, 5)] {
+    for (now, n) in [
+        (0, 3),
+        (0, 3),
+        (99, 3),
+        (100, 3),
+        (100, 0),
+        (100, 6),
+        (50, 1),
+        (400, 0),
+        (900, 5),
+    ] {
         let (now, before) = (at(now), format!("{bucket:?}"));
         let detail = bucket.explain_at(now, n);
-        assert_eq!((detail.available, format!("{bucket:?}")), (bucket.available_at(now), before));
-        let retry =
-            bucket.try_acquire_at(now, n).map_or_else(|denied| denied.retry(&bucket), |_| Retry::At(now));
+        assert_eq!(
+            (detail.available, format!("{bucket:?}")),
+            (bucket.available_at(now), before)
+        );
+        let retry = bucket
+            .try_acquire_at(now, n)
+            .map_or_else(|denied| denied.retry(&bucket), |_| Retry::At(now));
         assert_eq!(detail.retry, retry, "{n} at {now}");
         assert_eq!(detail.is_allowed(), detail.retry == Retry::At(now));
     }
@@ -1374,7 +1956,8 @@ fn an_explanation_says_what_happens_next() {
 
 // Real threads.
 
-/// Runs `work` on so many threads at once, each told which one it is, and returns what they have come to.
+/// Runs `work` on so many threads at once, each told which one it is, and returns what they have
+/// come to.
 fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let ready = Barrier::new(threads);
     let work = |thread| {
@@ -1383,14 +1966,23 @@ fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T>
     };
     let work = &work;
     std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let running: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
 #[test]
 fn opposite_orders_neither_block_each_other_nor_leak() {
-    let turns = if cfg!(debug_assertions) { 50_000 } else { 300_000 };
+    let turns = if cfg!(debug_assertions) {
+        50_000
+    } else {
+        300_000
+    };
     for (limit_of_a, limit_of_b) in [(1, 1), (2, 1), (2, 3)] {
         let (a, b) = (Concurrency::new(limit_of_a), Concurrency::new(limit_of_b));
         let held = AtomicU32::new(0);
@@ -1403,7 +1995,10 @@ fn opposite_orders_neither_block_each_other_nor_leak() {
                 };
                 if let Ok(_lease) = all.try_acquire_at(NOW, 1) {
                     granted += 1;
-                    assert!(held.fetch_add(1, SeqCst) < limit_of_a.min(limit_of_b), "both at once");
+                    assert!(
+                        held.fetch_add(1, SeqCst) < limit_of_a.min(limit_of_b),
+                        "both at once"
+                    );
                     held.fetch_sub(1, SeqCst);
                 }
                 // Alone, and twice of one.
@@ -1423,10 +2018,16 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
     fn check<W: Word>() {
         let second = Duration::from_secs(1);
         let rounds = if cfg!(debug_assertions) { 200 } else { 1_000 };
-        let a = TokenBucket::builder(Rate::per_second(2), 2).build_on::<W>().unwrap();
+        let a = TokenBucket::builder(Rate::per_second(2), 2)
+            .build_on::<W>()
+            .unwrap();
         let b = FixedWindow::builder(3, second).build_on::<W>().unwrap();
-        let c = SlidingWindow::<3>::builder(4, second, 2).build_on::<W>().unwrap();
-        let d = TokenBucket::builder(Rate::per_minute(3), 3).build_on::<W>().unwrap();
+        let c = SlidingWindow::<3>::builder(4, second, 2)
+            .build_on::<W>()
+            .unwrap();
+        let d = TokenBucket::builder(Rate::per_minute(3), 3)
+            .build_on::<W>()
+            .unwrap();
         for round in 1..=rounds {
             // Each is full again, whatever was lost of it in the round before.
             let now = Timestamp::from_secs(100 * round);
@@ -1434,13 +2035,23 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
                 let mut places: [&dyn Limiter; 4] = [&a, &b, &c, &d];
                 places.rotate_left(thread);
                 let all = AllOf::new(places);
-                (0..5).filter(|_| all.try_acquire_at(now, 1).is_ok()).count() as u64
+                (0..5)
+                    .filter(|_| all.try_acquire_at(now, 1).is_ok())
+                    .count() as u64
             });
             let granted: u64 = granted.iter().sum();
             assert!(granted <= 2, "{granted} of 2");
-            let left = [a.available_at(now), b.available_at(now), c.available_at(now), d.available_at(now)];
+            let left = [
+                a.available_at(now),
+                b.available_at(now),
+                c.available_at(now),
+                d.available_at(now),
+            ];
             for (left, limit) in left.iter().zip([2, 3, 4, 3]) {
-                assert!(left + granted <= limit, "{left} left of {limit} after {granted}");
+                assert!(
+                    left + granted <= limit,
+                    "{left} left of {limit} after {granted}"
+                );
             }
             // Windows always take what is given back within them.
             assert_eq!((left[1], left[2]), (3 - granted, 4 - granted));
@@ -1452,24 +2063,35 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
     check::<u32>();
 }
 
-/// Two each second and three each minute, by three keys: exactly as many as both allow, however many threads ask.
+/// Two each second and three each minute, by three keys: exactly as many as both allow, however
+/// many threads ask.
 #[test]
 fn many_threads_are_granted_exactly_what_both_limits_allow() {
     let rounds = if cfg!(debug_assertions) { 50 } else { 300 };
     for _ in 0..rounds {
         let keys = [(); 3].map(|()| {
-            AllOf::new((TokenBucket::new(Rate::per_second(2), 2), TokenBucket::new(Rate::per_minute(3), 3)))
+            AllOf::new((
+                TokenBucket::new(Rate::per_second(2), 2),
+                TokenBucket::new(Rate::per_minute(3), 3),
+            ))
         });
         for (now, expected) in [(5_000, 2), (6_000, 1), (6_000, 0), (25_000, 1)] {
             let now = Timestamp::from_millis(now);
             let granted = together(4, |_| {
-                let tries = |all: &AllOf<_>| (0..4).filter(|_| all.try_acquire_at(now, 1).is_ok()).count();
+                let tries = |all: &AllOf<_>| {
+                    (0..4)
+                        .filter(|_| all.try_acquire_at(now, 1).is_ok())
+                        .count()
+                };
                 keys.each_ref().map(tries)
             });
             for (key, all) in keys.iter().enumerate() {
                 let granted: usize = granted.iter().map(|granted| granted[key]).sum();
-                // Where one was denied while another one was giving back, there is one left for who asks now.
-                let left = (0..4).filter(|_| all.try_acquire_at(now, 1).is_ok()).count();
+                // Where one was denied while another one was giving back, there is one left for who
+                // asks now.
+                let left = (0..4)
+                    .filter(|_| all.try_acquire_at(now, 1).is_ok())
+                    .count();
                 assert_eq!(granted + left, expected, "of key {key} at {now}");
             }
         }
@@ -1479,7 +2101,10 @@ fn many_threads_are_granted_exactly_what_both_limits_allow() {
 /// What takes a limiter takes several of them.
 #[test]
 fn all_of_several_are_a_limiter() {
-    let (rate, at_once) = (TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2));
+    let (rate, at_once) = (
+        TokenBucket::new(Rate::per_second(5), 5),
+        Concurrency::new(2),
+    );
     let limits = AllOf::new((&rate, &at_once));
     let limiter: &dyn Limiter = &limits;
     let at = Timestamp::from_millis;
@@ -1489,7 +2114,13 @@ fn all_of_several_are_a_limiter() {
     assert_eq!((rate.available_at(at(0)), at_once.available()), (3, 0));
     assert!(!limiter.idle_at(at(0)).is_idle());
     let denied = limiter.take_at(at(0), 1).unwrap_err();
-    assert_eq!(denied, Denied::Exhausted { now: at(0), permits: 1 });
+    assert_eq!(
+        denied,
+        Denied::Exhausted {
+            now: at(0),
+            permits: 1
+        }
+    );
     assert_eq!(limiter.retry(denied), Retry::OnRelease);
     drop(lease);
     drop(limiter.try_acquire_at(at(0), 2).unwrap());
@@ -1498,10 +2129,22 @@ fn all_of_several_are_a_limiter() {
     assert_eq!(limiter.peek_at(at(0), 2).unwrap_err(), denied);
     assert_eq!(limiter.retry(denied), Retry::At(at(400)));
     let never = limiter.take_at(at(0), 3).unwrap_err();
-    assert_eq!(never, Denied::ExceedsCapacity { permits: 3, capacity: 2 });
+    assert_eq!(
+        never,
+        Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        }
+    );
     assert_eq!(limiter.retry(never), Retry::Never);
     let twice = AllOf::new((&at_once, &at_once));
-    assert_eq!((Limiter::capacity(&twice), Limiter::take_at(&twice, at(0), 1).map(drop)), (1, Ok(())));
+    assert_eq!(
+        (
+            Limiter::capacity(&twice),
+            Limiter::take_at(&twice, at(0), 1).map(drop)
+        ),
+        (1, Ok(()))
+    );
     assert_eq!(at_once.available(), 0);
     Limiter::release(&twice, 1);
     assert_eq!(at_once.available(), 2);
@@ -1516,7 +2159,10 @@ fn what_is_held_of_all_is_the_most_that_is_held_of_one() {
     assert_eq!(both.held(), 1);
     let _lease = both.try_acquire_at(Timestamp::ZERO, 2).unwrap();
     assert_eq!(both.held(), 3);
-    let with_a_rate = AllOf::new((TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2)));
+    let with_a_rate = AllOf::new((
+        TokenBucket::new(Rate::per_second(5), 5),
+        Concurrency::new(2),
+    ));
     let _lease = with_a_rate.try_acquire_at(Timestamp::ZERO, 2).unwrap();
     assert_eq!(with_a_rate.held(), 2);
 }

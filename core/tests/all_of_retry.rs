@@ -11,8 +11,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
-    Unlimited, Word,
+    AllOf, Concurrency, Denied, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp,
+    TokenBucket, Unlimited, Word,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -25,7 +25,10 @@ fn limiter<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Limiter>, String) {
     match draws.below(4) {
         0 => (
             Box::new(
-                TokenBucket::builder(Rate::new(permits, time), limit).tick(MILLI).build_on::<W>().unwrap(),
+                TokenBucket::builder(Rate::new(permits, time), limit)
+                    .tick(MILLI)
+                    .build_on::<W>()
+                    .unwrap(),
             ),
             format!("bucket {permits}/{period} ms, {limit}"),
         ),
@@ -47,7 +50,11 @@ fn limiter<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Limiter>, String) {
             let segments = draws.within(1, 4);
             let time = Duration::from_millis(period * segments);
             (
-                Box::new(SlidingWindow::<4>::builder(limit, time, segments as u32).build_on::<W>().unwrap()),
+                Box::new(
+                    SlidingWindow::<4>::builder(limit, time, segments as u32)
+                        .build_on::<W>()
+                        .unwrap(),
+                ),
                 format!("sliding window {limit}/{segments} x {period} ms"),
             )
         }
@@ -63,9 +70,15 @@ struct Tally {
 }
 
 fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
     let make = || -> Vec<(Box<dyn Limiter>, String)> {
-        let mut draws = Draws::Seeded { state: seed ^ 0x5555, steps: 0 };
+        let mut draws = Draws::Seeded {
+            state: seed ^ 0x5555,
+            steps: 0,
+        };
         (0..parts).map(|_| limiter::<W>(&mut draws)).collect()
     };
     let parts = make();
@@ -78,7 +91,10 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
     for _ in 0..12 {
         now += draws.magnitude(40);
         // Of one alone, or of all.
-        let (of, k) = (draws.below(limits.len() as u64 + 2) as usize, draws.within(1, 3) as u32);
+        let (of, k) = (
+            draws.below(limits.len() as u64 + 2) as usize,
+            draws.within(1, 3) as u32,
+        );
         let granted = match limits.get(of) {
             Some(limit) => limit.take_at(ms(now), k),
             None => Limiter::take_at(&all, ms(now), k),
@@ -90,12 +106,18 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
         let n = draws.within(1, capacity + 6) as u32;
         let about = || format!("seed {seed}: {n} at {now} ms of {described:?} after {taken:?}");
         if u64::from(n) <= capacity {
-            let earliest =
-                (now..now + 10_000).find(|&at| Limiter::peek_at(&all, ms(at), n).is_ok()).expect("some time");
+            let earliest = (now..now + 10_000)
+                .find(|&at| Limiter::peek_at(&all, ms(at), n).is_ok())
+                .expect("some time");
             match Limiter::peek_at(&all, ms(now), n) {
                 Ok(_) => assert_eq!(earliest, now),
                 Err(denied) => {
-                    assert_eq!(Limiter::retry(&all, denied), Retry::At(ms(earliest)), "{}", about());
+                    assert_eq!(
+                        Limiter::retry(&all, denied),
+                        Retry::At(ms(earliest)),
+                        "{}",
+                        about()
+                    );
                     let by = all.try_acquire_at(ms(now), n).unwrap_err();
                     assert_eq!(all.retry(by), Retry::At(ms(earliest)), "{}", about());
                     tally.alone += 1;
@@ -108,7 +130,10 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
         for &(of, at, k) in &taken {
             match twin.get(of) {
                 Some(limit) => limit.take_at(ms(at), k).map(drop),
-                None => AllOf::new(&twin[..]).try_acquire_at(ms(at), k).map(drop).map_err(|by| by.denied),
+                None => AllOf::new(&twin[..])
+                    .try_acquire_at(ms(at), k)
+                    .map(drop)
+                    .map_err(|by| by.denied),
             }
             .expect("granted before");
         }
@@ -122,7 +147,13 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
             }
             at += 1;
         }
-        let Retry::At(said) = Limiter::retry(&all, Denied::Exhausted { now: ms(now), permits: n }) else {
+        let Retry::At(said) = Limiter::retry(
+            &all,
+            Denied::Exhausted {
+                now: ms(now),
+                permits: n,
+            },
+        ) else {
             panic!("{}", about())
         };
         if u64::from(n) <= capacity {
@@ -131,7 +162,11 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
         } else {
             tally.beyond += 1;
             tally.early += u64::from(said < ms(at));
-            assert!(said <= ms(at), "{}: told {said}, and it was {at} ms", about());
+            assert!(
+                said <= ms(at),
+                "{}: told {said}, and it was {at} ms",
+                about()
+            );
         }
     }
 }
@@ -147,14 +182,21 @@ fn a_retry_is_the_earliest_instant_and_behind_others_never_later() {
         }
         println!("{parts} parts: {tally:?}");
         assert!(tally.alone > 500 && tally.behind > 1_000 && tally.beyond > 1_000);
-        assert!(if parts == 1 { tally.early == 0 } else { 5 * tally.early < tally.beyond });
+        assert!(if parts == 1 {
+            tally.early == 0
+        } else {
+            5 * tally.early < tally.beyond
+        });
     }
 }
 
 /// A part that is no longer needed is not asked: its permits are there already.
 #[test]
 fn permits_that_come_back_by_release_delay_only_who_lacks_them() {
-    let all = AllOf::new((Concurrency::new(9), TokenBucket::new(Rate::per_second(1), 2)));
+    let all = AllOf::new((
+        Concurrency::new(9),
+        TokenBucket::new(Rate::per_second(1), 2),
+    ));
     let now = Timestamp::ZERO;
     let retry = |permits| Limiter::retry(&all, Denied::Exhausted { now, permits });
     assert_eq!(retry(9), Retry::At(Timestamp::from_secs(7)));

@@ -8,8 +8,8 @@ use core::time::Duration;
 use allocations::allocations;
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter, LimiterExt,
-    ManualClock, Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter,
+    LimiterExt, ManualClock, Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 fn at(millis: u64) -> Timestamp {
@@ -36,8 +36,16 @@ fn ask_everything(limiter: &dyn Limiter) {
                     let _ = metadata::names(limiter, now, Some(denied)).count();
                 }
             }
-            let _ = (limiter.available_at(now), limiter.capacity(), limiter.idle_at(now));
-            let _ = (limiter.explain_at(now, n).is_allowed(), limiter.peek_at(now, n), limiter.id());
+            let _ = (
+                limiter.available_at(now),
+                limiter.capacity(),
+                limiter.idle_at(now),
+            );
+            let _ = (
+                limiter.explain_at(now, n).is_allowed(),
+                limiter.peek_at(now, n),
+                limiter.id(),
+            );
             if let Ok(mut lease) = limiter.try_acquire_between_at(now, 1, n.min(9)) {
                 let _ = lease.refund_at(now, 1);
             }
@@ -49,17 +57,46 @@ fn limiters<W: Word>() {
     let second = Duration::from_secs(1);
     let rate = Rate::per_second(2);
     ask_everything(&TokenBucket::builder(rate, 3).build_on::<W>().unwrap());
-    ask_everything(&TokenBucket::builder(rate, 3).stepwise().initial(0).build_on::<W>().unwrap());
+    ask_everything(
+        &TokenBucket::builder(rate, 3)
+            .stepwise()
+            .initial(0)
+            .build_on::<W>()
+            .unwrap(),
+    );
     ask_everything(&TokenBucket::builder(Rate::ZERO, 3).build_on::<W>().unwrap());
-    ask_everything(&TokenBucket::builder(Rate::UNLIMITED, 3).build_on::<W>().unwrap());
+    ask_everything(
+        &TokenBucket::builder(Rate::UNLIMITED, 3)
+            .build_on::<W>()
+            .unwrap(),
+    );
     ask_everything(&FixedWindow::builder(3, second).build_on::<W>().unwrap());
-    ask_everything(&FixedWindow::builder(3, second).started_by_first_request().build_on::<W>().unwrap());
-    ask_everything(&SlidingWindow::<8>::builder(3, second, 8).build_on::<W>().unwrap());
-    ask_everything(&SlidingWindow::<8>::builder(3, second, 7).strict().build_on::<W>().unwrap());
+    ask_everything(
+        &FixedWindow::builder(3, second)
+            .started_by_first_request()
+            .build_on::<W>()
+            .unwrap(),
+    );
+    ask_everything(
+        &SlidingWindow::<8>::builder(3, second, 8)
+            .build_on::<W>()
+            .unwrap(),
+    );
+    ask_everything(
+        &SlidingWindow::<8>::builder(3, second, 7)
+            .strict()
+            .build_on::<W>()
+            .unwrap(),
+    );
     ask_everything(&Concurrency::<W>::try_new(3).unwrap());
-    let adjustable = TokenBucket::builder(rate, 3).debt(3).build_adjustable_on::<W>().unwrap();
+    let adjustable = TokenBucket::builder(rate, 3)
+        .debt(3)
+        .build_adjustable_on::<W>()
+        .unwrap();
     ask_everything(&adjustable);
-    adjustable.adjust_at(at(1), rate, 4, Carry::Additive).unwrap();
+    adjustable
+        .adjust_at(at(1), rate, 4, Carry::Additive)
+        .unwrap();
     assert!(adjustable.adjust_at(at(1), rate, 0, Carry::Keep).is_err());
     if let Ok(reserved) = adjustable.reserve_at(at(1), 1, second) {
         let _ = reserved.cancel_at(at(1));
@@ -69,15 +106,34 @@ fn limiters<W: Word>() {
 #[test]
 fn no_composition_allocates() {
     let count = allocations(|| {
-        let (bucket, limit) = (TokenBucket::new(Rate::per_second(1), 2), Concurrency::new(2));
+        let (bucket, limit) = (
+            TokenBucket::new(Rate::per_second(1), 2),
+            Concurrency::new(2),
+        );
         let limits = AllOf::new((&bucket, &limit, &limit));
         let lease = limits.try_acquire_at(at(0), 1).unwrap();
         let denied = limits.try_acquire_at(at(0), 1).unwrap_err();
-        let _ = (limits.retry(denied), limits.available_at(at(0)), limits.peek_at(at(0), 1));
-        assert_eq!(limits.explain_at(at(0), 1).filter(portcullis_core::Detail::is_allowed).count(), 1);
+        let _ = (
+            limits.retry(denied),
+            limits.available_at(at(0)),
+            limits.peek_at(at(0), 1),
+        );
+        assert_eq!(
+            limits
+                .explain_at(at(0), 1)
+                .filter(portcullis_core::Detail::is_allowed)
+                .count(),
+            1
+        );
         drop(lease);
         let many = [const { Concurrency::new(3) }; 20];
-        assert_eq!(AllOf::new(&many[..]).try_acquire_between_at(at(0), 1, 9).unwrap().permits(), 3);
+        assert_eq!(
+            AllOf::new(&many[..])
+                .try_acquire_between_at(at(0), 1, 9)
+                .unwrap()
+                .permits(),
+            3
+        );
         let _ = limit.drain_at(at(0));
     });
     assert_eq!(count, 0);
@@ -93,7 +149,13 @@ fn no_limiter_allocates() {
     assert_eq!(allocations(limiters::<u64>), 0, "64 bits");
     assert_eq!(allocations(limiters::<u32>), 0, "32 bits");
     assert_eq!(allocations(|| ask_everything(&Unlimited)), 0);
-    let refused = || assert!(TokenBucket::builder(Rate::per_second(1), u64::MAX).build().is_err());
+    let refused = || {
+        assert!(
+            TokenBucket::builder(Rate::per_second(1), u64::MAX)
+                .build()
+                .is_err()
+        )
+    };
     assert_eq!(allocations(refused), 0, "a refusal");
 }
 
@@ -123,11 +185,23 @@ fn no_lease_pool_allocates() {
     let count = allocations(|| {
         let pool: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(5));
         let first = pool.claim_at(at(0), 2, Some(at(10))).unwrap();
-        assert!(matches!(pool.claim_at(at(0), 4, None), Err(ClaimError::Denied(_))));
+        assert!(matches!(
+            pool.claim_at(at(0), 4, None),
+            Err(ClaimError::Denied(_))
+        ));
         let _probe = pool.claim_at(at(0), 0, None).unwrap();
-        let _rest = [pool.claim_at(at(0), 1, None).unwrap(), pool.claim_at(at(0), 1, None).unwrap()];
-        assert_eq!(pool.claim_at(at(0), 1, None), Err(ClaimError::PoolFull { slots: 4 }));
-        assert_eq!((pool.leases(), pool.sweep(at(9)), pool.sweep(at(10))), (4, 0, 2));
+        let _rest = [
+            pool.claim_at(at(0), 1, None).unwrap(),
+            pool.claim_at(at(0), 1, None).unwrap(),
+        ];
+        assert_eq!(
+            pool.claim_at(at(0), 1, None),
+            Err(ClaimError::PoolFull { slots: 4 })
+        );
+        assert_eq!(
+            (pool.leases(), pool.sweep(at(9)), pool.sweep(at(10))),
+            (4, 0, 2)
+        );
         assert_eq!(pool.release(first), Err(StaleId));
     });
     assert_eq!(count, 0);

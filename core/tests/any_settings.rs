@@ -1,10 +1,11 @@
-//! Whatever the settings: a builder refuses them by name, or builds a limiter that never panics, at whatever times it is asked.
+//! Whatever the settings: a builder refuses them by name, or builds a limiter that never panics, at
+//! whatever times it is asked.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    FixedWindow, Limiter, LimiterExt, Rate, Setting, SettingsError, SlidingWindow, Timestamp, TokenBucket,
-    Word,
+    FixedWindow, Limiter, LimiterExt, Rate, Setting, SettingsError, SlidingWindow, Timestamp,
+    TokenBucket, Word,
 };
 
 const DRAWS: u32 = 30_000;
@@ -78,7 +79,10 @@ impl Settings {
             Setting::Staleness => &mut self.staleness,
             other => panic!("{other:?} is new"),
         };
-        assert!(*field > value, "{setting:?} of {field} is said to be larger than {value}");
+        assert!(
+            *field > value,
+            "{setting:?} of {field} is said to be larger than {value}"
+        );
         *field = value;
         self.initial = self.initial.min(self.burst);
     }
@@ -94,7 +98,13 @@ type Build = fn(&Settings, &mut Draws) -> Result<(), SettingsError>;
 /// Asks for all that a limiter answers, at any times.
 fn ask(limiter: &dyn Limiter, settings: &Settings, draws: &mut Draws) {
     let origin = settings.origin;
-    let times = [origin, origin.saturating_add(draws.number()), draws.number(), draws.number(), u64::MAX];
+    let times = [
+        origin,
+        origin.saturating_add(draws.number()),
+        draws.number(),
+        draws.number(),
+        u64::MAX,
+    ];
     for now in times.map(Timestamp::from_nanos) {
         for n in [0, 1, draws.number() as u32] {
             let decision = limiter.try_acquire_at(now, n);
@@ -107,7 +117,8 @@ fn ask(limiter: &dyn Limiter, settings: &Settings, draws: &mut Draws) {
     }
 }
 
-/// Draws settings, and applies each bound that is named, until they are accepted or nothing is left of them.
+/// Draws settings, and applies each bound that is named, until they are accepted or nothing is left
+/// of them.
 fn any(build: Build) {
     let mut draws = Draws(0x9e37_79b9_7f4a_7c15);
     let (mut built, mut refused) = (0, 0);
@@ -127,13 +138,20 @@ fn any(build: Build) {
             break;
         }
     }
-    assert!(built > DRAWS / 4 && refused > DRAWS / 8, "{built} built, {refused} refused");
+    assert!(
+        built > DRAWS / 4 && refused > DRAWS / 8,
+        "{built} built, {refused} refused"
+    );
 }
 
 fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), SettingsError> {
-    let rate = Rate::new(u32::try_from(settings.permits).unwrap(), Duration::from_nanos(settings.period));
-    let mut builder =
-        TokenBucket::builder(rate, settings.burst).initial(settings.initial).origin(settings.origin());
+    let rate = Rate::new(
+        u32::try_from(settings.permits).unwrap(),
+        Duration::from_nanos(settings.period),
+    );
+    let mut builder = TokenBucket::builder(rate, settings.burst)
+        .initial(settings.initial)
+        .origin(settings.origin());
     if settings.tick > 0 {
         builder = builder.tick(Duration::from_nanos(settings.tick));
     }
@@ -144,14 +162,22 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
         builder = builder.stepwise();
     }
     let bucket = builder.build_on::<W>()?;
-    assert!(bucket.staleness() >= Duration::from_secs(1), "{:?} {settings:?}", bucket.staleness());
+    assert!(
+        bucket.staleness() >= Duration::from_secs(1),
+        "{:?} {settings:?}",
+        bucket.staleness()
+    );
     assert!(
         bucket.horizon() >= bucket.staleness(),
         "{:?} {:?} {settings:?}",
         bucket.staleness(),
         bucket.horizon()
     );
-    assert_eq!(bucket.available_at(settings.origin()), settings.initial, "{settings:?}");
+    assert_eq!(
+        bucket.available_at(settings.origin()),
+        settings.initial,
+        "{settings:?}"
+    );
     ask(&bucket, settings, draws);
     Ok(())
 }
@@ -178,7 +204,8 @@ fn window<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
 fn segments<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), SettingsError> {
     let length = Duration::from_nanos(settings.window);
     let count = u32::try_from(settings.segments).unwrap();
-    let mut builder = SlidingWindow::<8>::builder(settings.limit, length, count).origin(settings.origin());
+    let mut builder =
+        SlidingWindow::<8>::builder(settings.limit, length, count).origin(settings.origin());
     if settings.staleness > 0 {
         builder = builder.staleness(Duration::from_nanos(settings.staleness));
     }

@@ -1,8 +1,9 @@
 //! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving
 //! tokens back; and what is left after a change of settings.
 //!
-//! A module is one of its specifications. Its "greedy" refill is our continuous one, its "intervally" one our stepwise one.
-//! Where we differ on purpose, `docs/coming-from/others.md` lists it.
+//! A module is one of its specifications. Its "greedy" refill is our continuous one, its
+//! "intervally" one our stepwise one. Where we differ on purpose, `docs/coming-from/others.md`
+//! lists it.
 
 use core::time::Duration;
 
@@ -25,7 +26,10 @@ fn settings(capacity: u64, refill: u32, period: Duration) -> TokenBucketBuilder 
 
 /// A greedy bucket, with times in nanoseconds.
 fn greedy(capacity: u64, refill: u32, period: u64, initial: u64) -> TokenBucket {
-    settings(capacity, refill, Duration::from_nanos(period)).initial(initial).build().unwrap()
+    settings(capacity, refill, Duration::from_nanos(period))
+        .initial(initial)
+        .build()
+        .unwrap()
 }
 
 /// When a request for `n` at `now` would be granted.
@@ -40,21 +44,38 @@ mod available_tokens {
     #[test]
     fn what_is_there_at_the_start() {
         for initial in [10, 0, 5, 2] {
-            assert_eq!(greedy(10, 10, 100, initial).available_at(Timestamp::ZERO), initial);
+            assert_eq!(
+                greedy(10, 10, 100, initial).available_at(Timestamp::ZERO),
+                initial
+            );
         }
-        assert_eq!(greedy(10, 1, 1_000_000_000, 10).available_at(Timestamp::ZERO), 10);
+        assert_eq!(
+            greedy(10, 1, 1_000_000_000, 10).available_at(Timestamp::ZERO),
+            10
+        );
     }
 
     /// What a greedy bucket has after some nanoseconds.
     #[test]
     fn what_is_there_later() {
-        for (initial, now, available) in [(1, 49, 50), (0, 50, 50), (70, 50, 100), (0, 0, 0), (0, 120, 100)] {
+        for (initial, now, available) in [
+            (1, 49, 50),
+            (0, 50, 50),
+            (70, 50, 100),
+            (0, 0, 0),
+            (0, 120, 100),
+        ] {
             let bucket = greedy(100, 100, 100, initial);
-            assert_eq!(bucket.available_at(nanos(now)), available, "{initial} and {now} ns");
+            assert_eq!(
+                bucket.available_at(nanos(now)),
+                available,
+                "{initial} and {now} ns"
+            );
         }
     }
 
-    /// Refill with a carry, from a bucket that starts at 10,000 ns: the parts of a token are kept, and an older time adds none.
+    /// Refill with a carry, from a bucket that starts at 10,000 ns: the parts of a token are kept,
+    /// and an older time adds none.
     #[test]
     fn refill_and_carry() {
         let at = |capacity, refill, initial| {
@@ -71,10 +92,18 @@ mod available_tokens {
 
         let tenth = at(100, 100, 0);
         assert_eq!(tenth.available_at(nanos(10_003)), 0);
-        assert_eq!(retry(&tenth, nanos(10_003), 1), Retry::At(nanos(10_010)), "0.3 are there");
+        assert_eq!(
+            retry(&tenth, nanos(10_003), 1),
+            Retry::At(nanos(10_010)),
+            "0.3 are there"
+        );
         let most = at(100, 100, 90);
         assert_eq!(most.available_at(nanos(10_017)), 91);
-        assert_eq!(retry(&most, nanos(10_017), 92), Retry::At(nanos(10_020)), "91.7 are there");
+        assert_eq!(
+            retry(&most, nanos(10_017), 92),
+            Retry::At(nanos(10_020)),
+            "91.7 are there"
+        );
         assert_eq!(at(100, 100, 0).available_at(nanos(28_888)), 100);
     }
 
@@ -98,8 +127,13 @@ mod delays {
     /// Estimated waits of a greedy bucket, in nanoseconds; `None` for never.
     #[test]
     fn estimate_ability_to_consume() {
-        let cases =
-            [(49, 100, Some(0)), (1, 1, Some(0)), (80, 70, Some(10)), (10, 0, Some(10)), (120, 10, None)];
+        let cases = [
+            (49, 100, Some(0)),
+            (1, 1, Some(0)),
+            (80, 70, Some(10)),
+            (10, 0, Some(10)),
+            (120, 10, None),
+        ];
         for (n, initial, wait) in cases {
             let bucket = greedy(100, 100, 100, initial);
             let expected = wait.map_or(Retry::Never, |wait| Retry::At(nanos(wait)));
@@ -110,16 +144,35 @@ mod delays {
         }
     }
 
-    /// The delay table. More than the capacity is never granted to one request; the time is that of one who waits behind others.
+    /// The delay table. More than the capacity is never granted to one request; the time is that of
+    /// one who waits behind others.
     #[test]
     fn delay_table() {
-        assert_eq!(retry(&greedy(10, 10, 100, 0), Timestamp::ZERO, 10), Retry::At(nanos(100)));
-        assert_eq!(retry(&greedy(10, 2, 100, 0), Timestamp::ZERO, 10), Retry::At(nanos(500)));
-        assert_eq!(retry(&greedy(10, 10, 100, 4), Timestamp::ZERO, 7), Retry::At(nanos(30)));
-        assert_eq!(retry(&greedy(10, 10, 100, 4), Timestamp::ZERO, 11), Retry::At(nanos(70)));
+        assert_eq!(
+            retry(&greedy(10, 10, 100, 0), Timestamp::ZERO, 10),
+            Retry::At(nanos(100))
+        );
+        assert_eq!(
+            retry(&greedy(10, 2, 100, 0), Timestamp::ZERO, 10),
+            Retry::At(nanos(500))
+        );
+        assert_eq!(
+            retry(&greedy(10, 10, 100, 4), Timestamp::ZERO, 7),
+            Retry::At(nanos(30))
+        );
+        assert_eq!(
+            retry(&greedy(10, 10, 100, 4), Timestamp::ZERO, 11),
+            Retry::At(nanos(70))
+        );
         // The two limits of a pair, each alone.
-        assert_eq!(retry(&greedy(10, 10, 100, 1), Timestamp::ZERO, 3), Retry::At(nanos(20)));
-        assert_eq!(retry(&greedy(10, 5, 10, 2), Timestamp::ZERO, 3), Retry::At(nanos(2)));
+        assert_eq!(
+            retry(&greedy(10, 10, 100, 1), Timestamp::ZERO, 3),
+            Retry::At(nanos(20))
+        );
+        assert_eq!(
+            retry(&greedy(10, 5, 10, 2), Timestamp::ZERO, 3),
+            Retry::At(nanos(2))
+        );
     }
 }
 
@@ -128,7 +181,11 @@ mod intervally {
 
     #[test]
     fn nothing_comes_before_the_end_of_the_interval() {
-        let bucket = settings(9, 9, Duration::from_nanos(10)).stepwise().initial(0).build().unwrap();
+        let bucket = settings(9, 9, Duration::from_nanos(10))
+            .stepwise()
+            .initial(0)
+            .build()
+            .unwrap();
         for (now, available) in [(0, 0), (4, 0), (9, 0), (10, 9), (11, 9)] {
             assert_eq!(bucket.available_at(nanos(now)), available, "{now} ns");
         }
@@ -137,21 +194,38 @@ mod intervally {
     /// bucket4j's issue 71: the wait is the rest of the interval, not a share of it.
     #[test]
     fn the_wait_is_for_the_end_of_the_interval() {
-        let bucket = settings(10, 10, Duration::from_mins(1)).stepwise().initial(0).build().unwrap();
+        let bucket = settings(10, 10, Duration::from_mins(1))
+            .stepwise()
+            .initial(0)
+            .build()
+            .unwrap();
         assert_eq!(retry(&bucket, Timestamp::ZERO, 1), Retry::At(secs(60)));
         assert_eq!(retry(&bucket, Timestamp::ZERO, 10), Retry::At(secs(60)));
-        assert_eq!(retry(&bucket, secs(15), 1).wait_from(secs(15)), Some(Duration::from_secs(45)));
-        assert_eq!(retry(&bucket, secs(15), 15), Retry::At(secs(120)), "behind others");
+        assert_eq!(
+            retry(&bucket, secs(15), 1).wait_from(secs(15)),
+            Some(Duration::from_secs(45))
+        );
+        assert_eq!(
+            retry(&bucket, secs(15), 15),
+            Retry::At(secs(120)),
+            "behind others"
+        );
     }
 
     /// Refill on whole minutes: full at 80 s, and the next step at 120 s.
     #[test]
     fn aligned_to_an_instant() {
-        let bucket = settings(400, 200, Duration::from_mins(1)).stepwise().build().unwrap();
+        let bucket = settings(400, 200, Duration::from_mins(1))
+            .stepwise()
+            .build()
+            .unwrap();
         assert_eq!(bucket.available_at(secs(80)), 400);
         assert!(bucket.try_acquire_at(secs(80), 400).is_ok());
         assert_eq!(bucket.available_at(secs(90)), 0);
-        assert_eq!(retry(&bucket, secs(90), 1).wait_from(secs(90)), Some(Duration::from_secs(30)));
+        assert_eq!(
+            retry(&bucket, secs(90), 1).wait_from(secs(90)),
+            Some(Duration::from_secs(30))
+        );
         for (now, available) in [(120, 200), (165, 200), (180, 400), (240, 400)] {
             assert_eq!(bucket.available_at(secs(now)), available, "{now} s");
         }
@@ -165,7 +239,9 @@ mod overflow {
     #[test]
     fn regression_51() {
         for (capacity, period) in [(700_000, 3_600), (14_500, 60), (300, 1)] {
-            let bucket = settings(capacity.into(), capacity, Duration::from_secs(period)).build().unwrap();
+            let bucket = settings(capacity.into(), capacity, Duration::from_secs(period))
+                .build()
+                .unwrap();
             let now = secs(12 * 3_600);
             assert!(bucket.try_acquire_at(now, 1).is_ok());
             assert!(bucket.try_acquire_at(now, capacity - 1).is_ok());
@@ -192,8 +268,15 @@ mod overflow {
     #[test]
     fn an_interval_that_takes_long() {
         let period = Duration::from_nanos(MAX / 2);
-        let bucket = settings(MAX / 2, u32::MAX, period).stepwise().initial(0).build().unwrap();
-        assert_eq!(retry(&bucket, Timestamp::ZERO, 10), Retry::At(nanos(4_611_686_018_427_387_903)));
+        let bucket = settings(MAX / 2, u32::MAX, period)
+            .stepwise()
+            .initial(0)
+            .build()
+            .unwrap();
+        assert_eq!(
+            retry(&bucket, Timestamp::ZERO, 10),
+            Retry::At(nanos(4_611_686_018_427_387_903))
+        );
         let two = retry(&bucket, Timestamp::ZERO, u32::MAX);
         assert_eq!(two, Retry::At(nanos(4_611_686_018_427_387_903)));
         assert_eq!(bucket.available_at(nanos(MAX - 1)), 2 * u64::from(u32::MAX));
@@ -223,11 +306,20 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
     let now = Timestamp::from_secs(5);
     let settings = TokenBucket::builder(Rate::per_second(1), 100).debt(100);
     for (burst, has, after) in CASES {
-        let ways = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+        let ways = [
+            Carry::Keep,
+            Carry::Proportional,
+            Carry::Additive,
+            Carry::Reset,
+        ];
         for (carry, (here, there)) in ways.into_iter().zip(after) {
             let bucket = settings.build_adjustable().unwrap();
-            bucket.force_at(now, u32::try_from(100 - has).unwrap()).unwrap();
-            bucket.adjust_at(now, Rate::per_second(1), burst, carry).unwrap();
+            bucket
+                .force_at(now, u32::try_from(100 - has).unwrap())
+                .unwrap();
+            bucket
+                .adjust_at(now, Rate::per_second(1), burst, carry)
+                .unwrap();
             // One permit comes in each second: what is owed is the time until there is one, less
             // that one's.
             let left = match bucket.available_at(now) {
@@ -244,7 +336,11 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
                 Carry::Proportional => has >= 0,
                 Carry::Additive => burst >= 100 || has < 0,
             };
-            assert_eq!(here == there, alike, "{has} of 100, then {burst}, {carry:?}");
+            assert_eq!(
+                here == there,
+                alike,
+                "{has} of 100, then {burst}, {carry:?}"
+            );
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What the tests of other rate limiters show of many limits at once, of taking what there is, and of giving back, as far as nobody
-//! waits and no limit has a key.
+//! What the tests of other rate limiters show of many limits at once, of taking what there is, and
+//! of giving back, as far as nobody waits and no limit has a key.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling), with its number in our catalogue of
-//! cases. Time is manual, also where they sleep. Where we differ on purpose, the function says so.
+//! A module is one of their suites, a function the test of that name there (in our spelling), with
+//! its number in our catalogue of cases. Time is manual, also where they sleep. Where we differ on
+//! purpose, the function says so.
 
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
@@ -11,8 +12,8 @@ use std::panic::catch_unwind;
 
 use portcullis_core::metadata::{Metadata, Name};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Counts, Denied, Detail, Limiter, LimiterExt, Limits, Rate, Receipt, Retry,
-    Timestamp, TokenBucket, TooFewHeld,
+    AllOf, Concurrency, Counted, Counts, Denied, Detail, Limiter, LimiterExt, Limits, Rate,
+    Receipt, Retry, Timestamp, TokenBucket, TooFewHeld,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -34,7 +35,11 @@ mod clipperhouse {
     use super::*;
 
     fn wait(bucket: &TokenBucket, now: Timestamp, n: u32) -> Duration {
-        bucket.explain_at(now, n).retry.wait_from(now).expect("not more than the burst")
+        bucket
+            .explain_at(now, n)
+            .retry
+            .wait_from(now)
+            .expect("not more than the burst")
     }
 
     const fn ms(n: u64) -> Duration {
@@ -54,7 +59,10 @@ mod clipperhouse {
         assert!(bucket.try_acquire_at(millis(0), 5).is_err());
         bucket.take_at(millis(0), 1).unwrap();
         // Six ninths of a second, where theirs counts whole nanoseconds for each token.
-        let (just, before) = (Timestamp::from_nanos(666_666_667), Timestamp::from_nanos(666_666_666));
+        let (just, before) = (
+            Timestamp::from_nanos(666_666_667),
+            Timestamp::from_nanos(666_666_666),
+        );
         assert!(has(just, 6) && !has(just, 7) && has(before, 5) && !has(before, 6));
     }
 
@@ -79,16 +87,29 @@ mod clipperhouse {
         let now = millis(0);
         let spent = per_second(10);
         spent.take_at(now, 10).unwrap();
-        assert_eq!((wait(&spent, now, 1), wait(&spent, now, 5)), (ms(100), ms(500)));
-        assert_eq!(wait(&spent, millis(500), 1), ms(0), "half of the period later");
+        assert_eq!(
+            (wait(&spent, now, 1), wait(&spent, now, 5)),
+            (ms(100), ms(500))
+        );
+        assert_eq!(
+            wait(&spent, millis(500), 1),
+            ms(0),
+            "half of the period later"
+        );
         assert_eq!(wait(&spent, now, 0), ms(100));
 
         let used = per_second(10);
         used.take_at(now, 3).unwrap();
-        assert_eq!([7, 8, 9, 0].map(|n| wait(&used, now, n)), [ms(0), ms(100), ms(200), ms(0)]);
+        assert_eq!(
+            [7, 8, 9, 0].map(|n| wait(&used, now, n)),
+            [ms(0), ms(100), ms(200), ms(0)]
+        );
 
         let returned = per_second(10);
-        assert_eq!(returned.try_acquire_at(now, 5).unwrap().refund_at(now, 2), Ok(2));
+        assert_eq!(
+            returned.try_acquire_at(now, 5).unwrap().refund_at(now, 2),
+            Ok(2)
+        );
         assert_eq!([7, 8].map(|n| wait(&returned, now, n)), [ms(0), ms(100)]);
     }
 
@@ -112,16 +133,25 @@ mod clipperhouse {
     #[test]
     fn details_of_the_tightest() {
         let all = AllOf::new((per_second(10), per_minute(6)));
-        let granted: Vec<bool> = (0..10).map(|_| all.try_acquire_at(millis(0), 1).is_ok()).collect();
+        let granted: Vec<bool> = (0..10)
+            .map(|_| all.try_acquire_at(millis(0), 1).is_ok())
+            .collect();
         assert_eq!(granted, [[true; 6].as_slice(), &[false; 4]].concat());
-        let wait = |now, n| all.retry(all.try_acquire_at(now, n).unwrap_err()).wait_from(now).unwrap();
+        let wait = |now, n| {
+            all.retry(all.try_acquire_at(now, n).unwrap_err())
+                .wait_from(now)
+                .unwrap()
+        };
         assert_eq!(wait(millis(0), 1), ms(10_000));
         assert_eq!(wait(millis(50), 1), ms(9_950));
 
         let all = AllOf::new((per_second(10), per_minute(6)));
         assert!(all.try_acquire_at(millis(0), 3).is_ok());
         let denied = all.try_acquire_at(millis(0), 4).unwrap_err();
-        assert_eq!((denied.index, all.retry(denied)), (1, Retry::At(millis(10_000))));
+        assert_eq!(
+            (denied.index, all.retry(denied)),
+            (1, Retry::At(millis(10_000)))
+        );
     }
 
     /// 69: far more than the capacity. Differs: an answer of its own, and no time to wait.
@@ -129,8 +159,17 @@ mod clipperhouse {
     fn n_far_above_capacity() {
         let bucket = per_second(5);
         let denied = bucket.try_acquire_at(millis(0), 1_000_000).unwrap_err();
-        assert_eq!(denied, Denied::ExceedsCapacity { permits: 1_000_000, capacity: 5 });
-        assert_eq!((bucket.available_at(millis(0)), denied.retry(&bucket)), (5, Retry::Never));
+        assert_eq!(
+            denied,
+            Denied::ExceedsCapacity {
+                permits: 1_000_000,
+                capacity: 5
+            }
+        );
+        assert_eq!(
+            (bucket.available_at(millis(0)), denied.retry(&bucket)),
+            (5, Retry::Never)
+        );
     }
 
     /// 70: what remains after an idle time is capped.
@@ -142,7 +181,8 @@ mod clipperhouse {
         assert_eq!(bucket.available_at(millis(10_000)), 4);
     }
 
-    /// 71: two limiters of one key. Differs: a third of a second is not rounded down to a nanosecond.
+    /// 71: two limiters of one key. Differs: a third of a second is not rounded down to a
+    /// nanosecond.
     #[test]
     fn combine_same_key() {
         let all = AllOf::new([per_second(3), per_second(5)]);
@@ -162,7 +202,11 @@ mod clipperhouse {
             let granted = std::thread::scope(|scope| {
                 let ask = || all.try_acquire_at(now, 1).is_ok();
                 let threads = [(); 15].map(|()| scope.spawn(ask));
-                threads.map(|thread| thread.join().unwrap()).iter().filter(|granted| **granted).count()
+                threads
+                    .map(|thread| thread.join().unwrap())
+                    .iter()
+                    .filter(|granted| **granted)
+                    .count()
             });
             assert_eq!(granted, 4, "at {now}");
         }
@@ -183,7 +227,11 @@ mod clipperhouse {
             (1_000, 1, false),
         ];
         for (at, n, granted) in sequence {
-            assert_eq!(all.try_acquire_at(millis(at), n).is_ok(), granted, "{n} at {at} ms");
+            assert_eq!(
+                all.try_acquire_at(millis(at), n).is_ok(),
+                granted,
+                "{n} at {at} ms"
+            );
         }
     }
 
@@ -206,8 +254,17 @@ mod clipperhouse {
     #[test]
     fn empty_limiter() {
         let none = AllOf::new([] as [TokenBucket; 0]);
-        assert_eq!(none.try_acquire_at(millis(0), u32::MAX).unwrap().permits(), u32::MAX);
-        assert_eq!((none.available_at(millis(0)), none.explain_at(millis(0), 1).len()), (u64::MAX, 0));
+        assert_eq!(
+            none.try_acquire_at(millis(0), u32::MAX).unwrap().permits(),
+            u32::MAX
+        );
+        assert_eq!(
+            (
+                none.available_at(millis(0)),
+                none.explain_at(millis(0), 1).len()
+            ),
+            (u64::MAX, 0)
+        );
     }
 
     /// 83: two orders of the same limits at once end. (Theirs locks up.)
@@ -219,13 +276,18 @@ mod clipperhouse {
             let hammer = |all| {
                 move || {
                     let all: &AllOf<[&TokenBucket; 2]> = all;
-                    (0..50_000u64).filter(|turn| all.try_acquire_at(millis(turn / 50), 1).is_ok()).count()
+                    (0..50_000u64)
+                        .filter(|turn| all.try_acquire_at(millis(turn / 50), 1).is_ok())
+                        .count()
                 }
             };
             let threads = [scope.spawn(hammer(&ab)), scope.spawn(hammer(&ba))];
             threads.map(|thread| thread.join().unwrap()).iter().sum()
         });
-        assert!((1_000..2_000).contains(&granted), "{granted} of 1,000 at once, and 999 in time");
+        assert!(
+            (1_000..2_000).contains(&granted),
+            "{granted} of 1,000 at once, and 999 in time"
+        );
     }
 }
 
@@ -246,7 +308,8 @@ mod folly {
         assert!(bucket.try_acquire_at(now, 1).is_err());
     }
 
-    /// 37: what is available is what is left. Differs: nothing is borrowed beyond that, and so no balance is below it.
+    /// 37: what is available is what is left. Differs: nothing is borrowed beyond that, and so no
+    /// balance is below it.
     #[test]
     fn available_and_balance() {
         let (bucket, now) = (per_second(100), millis(0));
@@ -266,7 +329,10 @@ mod bucket4j {
 
     fn bandwidth(capacity: u64, refill: u32, nanos: u64, initial: u64) -> TokenBucket {
         let rate = Rate::new(refill, Duration::from_nanos(nanos));
-        TokenBucket::builder(rate, capacity).initial(initial).build().unwrap()
+        TokenBucket::builder(rate, capacity)
+            .initial(initial)
+            .build()
+            .unwrap()
     }
 
     /// 89: what is available is the least of all bandwidths.
@@ -276,27 +342,39 @@ mod bucket4j {
         assert_eq!(all.available_at(millis(0)), 2);
         let all = AllOf::new([bandwidth(10, 10, 100, 5), bandwidth(10, 10, 100, 0)]);
         assert_eq!(all.available_at(millis(0)), 0);
-        assert_eq!(AllOf::new((bandwidth(10, 10, 100, 10),)).available_at(millis(0)), 10);
+        assert_eq!(
+            AllOf::new((bandwidth(10, 10, 100, 10),)).available_at(millis(0)),
+            10
+        );
     }
 
     /// 95: as much as possible, up to a limit or not. Differs: there is no debt.
     #[test]
     fn consume_as_much_as_possible() {
-        let all = |initial| AllOf::new([bandwidth(10, 10, 100, initial), bandwidth(10, 1, 100, 10)]);
+        let all =
+            |initial| AllOf::new([bandwidth(10, 10, 100, initial), bandwidth(10, 1, 100, 10)]);
         let taken = |initial, max| {
-            all(initial).try_acquire_between_at(millis(0), 1, max).map_or(0, |lease| lease.permits())
+            all(initial)
+                .try_acquire_between_at(millis(0), 1, max)
+                .map_or(0, |lease| lease.permits())
         };
         assert_eq!([0, 2].map(|initial| taken(initial, u32::MAX)), [0, 2]);
         assert_eq!([4, 5, 6].map(|initial| taken(initial, 5)), [4, 5, 5]);
         let alone = |initial| bandwidth(10, 10, 100, initial);
-        assert_eq!([0, 2].map(|n| alone(n).drain_at(millis(0)).map_or(0, |lease| lease.permits())), [0, 2]);
+        assert_eq!(
+            [0, 2].map(|n| alone(n)
+                .drain_at(millis(0))
+                .map_or(0, |lease| lease.permits())),
+            [0, 2]
+        );
     }
 
     /// 105: the delay is that of the bandwidth which takes longest, in either order.
     #[test]
     fn delay_of_two_bandwidths() {
         let delay = |all: AllOf<[TokenBucket; 2]>, n| {
-            all.try_acquire_at(millis(0), n).map_or_else(|denied| all.retry(denied), |_| Retry::At(millis(0)))
+            all.try_acquire_at(millis(0), n)
+                .map_or_else(|denied| all.retry(denied), |_| Retry::At(millis(0)))
         };
         let twenty = Retry::At(Timestamp::from_nanos(20));
         let (slow, fast) = (|| bandwidth(10, 10, 100, 1), || bandwidth(5, 5, 10, 2));
@@ -330,7 +408,9 @@ mod chained_limiter_tests {
 
     impl Track<'_> {
         fn note(&self, call: &str) {
-            self.calls.borrow_mut().push(format!("{call} {}", self.name));
+            self.calls
+                .borrow_mut()
+                .push(format!("{call} {}", self.name));
         }
     }
 
@@ -355,31 +435,52 @@ mod chained_limiter_tests {
     /// 219: `ThrowsWhenNoLimitersProvided`. Differs: no limits grant everything.
     #[test]
     fn no_limiters_provided() {
-        assert!(AllOf::new([] as [Concurrency; 0]).try_acquire_at(NOW, 1).is_ok());
+        assert!(
+            AllOf::new([] as [Concurrency; 0])
+                .try_acquire_at(NOW, 1)
+                .is_ok()
+        );
     }
 
-    /// 227, as far as nobody waits: `GetStatisticsHasCorrectValues`. Each link counts for itself; what is available is the least.
+    /// 227, as far as nobody waits: `GetStatisticsHasCorrectValues`. Each link counts for itself;
+    /// what is available is the least.
     #[test]
     fn get_statistics_has_correct_values() {
         let links = [34, 22, 13].map(|limit| Counted::new(Concurrency::new(limit)));
         let all = AllOf::new(&links);
         let lease = all.try_acquire_at(NOW, 10).unwrap();
         assert_eq!(all.available_at(NOW), 3);
-        assert!(links.iter().all(|link| link.counts() == Counts { granted: 1, denied: 0, held: 10 }));
+        assert!(links.iter().all(|link| link.counts()
+            == Counts {
+                granted: 1,
+                denied: 0,
+                held: 10
+            }));
         assert_eq!(all.try_acquire_at(NOW, 10).unwrap_err().index, 2);
-        assert_eq!(links.each_ref().map(|link| link.limiter().available()), [24, 12, 3]);
+        assert_eq!(
+            links.each_ref().map(|link| link.limiter().available()),
+            [24, 12, 3]
+        );
         assert_eq!(links.each_ref().map(|link| link.counts().denied), [0, 0, 1]);
         drop(lease);
         assert_eq!(all.available_at(NOW), 13);
         assert!(all.try_acquire_at(NOW, 10).is_ok());
-        assert!(links.iter().all(|link| link.counts().granted == 2 && link.counts().held == 0));
+        assert!(
+            links
+                .iter()
+                .all(|link| link.counts().granted == 2 && link.counts().held == 0)
+        );
     }
 
     /// 229: `AcquireWorksWithSingleLimiter`.
     #[test]
     fn acquire_works_with_single_limiter() {
         let calls = RefCell::new(Vec::new());
-        let all = AllOf::new((Track { name: "1", does: Does::Grant, calls: &calls },));
+        let all = AllOf::new((Track {
+            name: "1",
+            does: Does::Grant,
+            calls: &calls,
+        },));
         let lease = all.try_acquire_at(NOW, 1).unwrap();
         assert_eq!(*calls.borrow(), ["take 1"]);
         drop(lease);
@@ -389,7 +490,11 @@ mod chained_limiter_tests {
     #[test]
     fn acquire_works_with_multiple_limiters() {
         let calls = RefCell::new(Vec::new());
-        let all = AllOf::new(["1", "2"].map(|name| Track { name, does: Does::Grant, calls: &calls }));
+        let all = AllOf::new(["1", "2"].map(|name| Track {
+            name,
+            does: Does::Grant,
+            calls: &calls,
+        }));
         let lease = all.try_acquire_at(NOW, 1).unwrap();
         assert_eq!(*calls.borrow(), ["take 1", "take 2"]);
         drop(lease);
@@ -416,12 +521,20 @@ mod chained_limiter_tests {
         assert_eq!(all.limits().0.available(), 1);
     }
 
-    /// 237: `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources`. Differs: as all are looked at first, none is taken from.
+    /// 237: `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources`. Differs: as all are looked at
+    /// first, none is taken from.
     #[test]
     fn acquire_fails_when_one_limiter_does_not_have_enough_resources() {
         let (calls, limit) = (RefCell::new(Vec::new()), Concurrency::new(1));
         let _outside = limit.try_acquire(1).unwrap();
-        let all = AllOf::new((Track { name: "1", does: Does::Grant, calls: &calls }, &limit));
+        let all = AllOf::new((
+            Track {
+                name: "1",
+                does: Does::Grant,
+                calls: &calls,
+            },
+            &limit,
+        ));
         assert_eq!(all.try_acquire_at(NOW, 1).unwrap_err().index, 1);
         assert!(calls.borrow().is_empty());
     }
@@ -439,27 +552,50 @@ mod chained_limiter_tests {
     #[test]
     fn acquire_panics_and_releases_acquired_resources() {
         let (calls, limit) = (RefCell::new(Vec::new()), Concurrency::new(1));
-        let all = AllOf::new((&limit, Track { name: "2", does: Does::PanicInTake, calls: &calls }));
+        let all = AllOf::new((
+            &limit,
+            Track {
+                name: "2",
+                does: Does::PanicInTake,
+                calls: &calls,
+            },
+        ));
         assert!(catch_unwind(AssertUnwindSafe(|| all.try_acquire_at(NOW, 1).map(drop))).is_err());
-        assert_eq!((limit.available(), &**calls.borrow()), (1, &["take 2".to_owned()][..]));
+        assert_eq!(
+            (limit.available(), &**calls.borrow()),
+            (1, &["take 2".to_owned()][..])
+        );
     }
 
     /// 243: `AcquireThrows_SingleLimiter`.
     #[test]
     fn acquire_panics_with_single_limiter() {
         let calls = RefCell::new(Vec::new());
-        let all = AllOf::new((Track { name: "1", does: Does::PanicInTake, calls: &calls },));
+        let all = AllOf::new((Track {
+            name: "1",
+            does: Does::PanicInTake,
+            calls: &calls,
+        },));
         assert!(catch_unwind(AssertUnwindSafe(|| all.try_acquire_at(NOW, 1).map(drop))).is_err());
         assert_eq!(*calls.borrow(), ["take 1"]);
     }
 
-    /// 251: `AcquireSucceedsDisposeThrowsAndReleasesResources`: one that panics does not keep the other from its release.
+    /// 251: `AcquireSucceedsDisposeThrowsAndReleasesResources`: one that panics does not keep the
+    /// other from its release.
     #[test]
     fn a_panic_in_a_release_does_not_stop_the_others() {
         for panics_first in [true, false] {
             let (calls, limit) = (RefCell::new(Vec::new()), Concurrency::new(1));
-            let bad = Track { name: "bad", does: Does::PanicInRelease, calls: &calls };
-            let places: [&dyn Limiter; 2] = if panics_first { [&bad, &limit] } else { [&limit, &bad] };
+            let bad = Track {
+                name: "bad",
+                does: Does::PanicInRelease,
+                calls: &calls,
+            };
+            let places: [&dyn Limiter; 2] = if panics_first {
+                [&bad, &limit]
+            } else {
+                [&limit, &bad]
+            };
             let all = AllOf::new(places);
             let lease = all.try_acquire_at(NOW, 1).unwrap();
             assert_eq!(limit.available(), 0);
@@ -483,16 +619,33 @@ mod chained_limiter_tests {
     #[test]
     fn permits_are_given_back_in_reverse_when_acquire_panics() {
         let calls = RefCell::new(Vec::new());
-        let link = |name, does| Track { name, does, calls: &calls };
-        let all = AllOf::new((link("1", Does::Grant), link("2", Does::Grant), link("3", Does::PanicInTake)));
+        let link = |name, does| Track {
+            name,
+            does,
+            calls: &calls,
+        };
+        let all = AllOf::new((
+            link("1", Does::Grant),
+            link("2", Does::Grant),
+            link("3", Does::PanicInTake),
+        ));
         assert!(catch_unwind(AssertUnwindSafe(|| all.try_acquire_at(NOW, 1).map(drop))).is_err());
-        assert_eq!(*calls.borrow(), ["take 1", "take 2", "take 3", "release 2", "release 1"]);
+        assert_eq!(
+            *calls.borrow(),
+            ["take 1", "take 2", "take 3", "release 2", "release 1"]
+        );
     }
 
-    /// 261: `MetadataIsCombined`. Differs: a composition has no metadata of its own; each of its limits is asked for what it has.
+    /// 261: `MetadataIsCombined`. Differs: a composition has no metadata of its own; each of its
+    /// limits is asked for what it has.
     #[test]
     fn metadata_of_each_limit_is_its_own() {
-        const NAMES: [Name<u32>; 4] = [Name::new("1"), Name::new("2"), Name::new("3"), Name::new("4")];
+        const NAMES: [Name<u32>; 4] = [
+            Name::new("1"),
+            Name::new("2"),
+            Name::new("3"),
+            Name::new("4"),
+        ];
         /// Has a value for two of the names.
         struct Named(usize);
         impl Limiter for Named {
@@ -514,8 +667,11 @@ mod chained_limiter_tests {
         let all = AllOf::new((Named(0), Named(2)));
         let lease = all.try_acquire_at(NOW, 1).unwrap();
         let limits = || (0..lease.limits().len()).filter_map(|index| lease.limits().get(index));
-        let values: [Vec<u32>; 4] =
-            NAMES.map(|name| limits().filter_map(|limit| name.of_granted(limit, NOW)).collect());
+        let values: [Vec<u32>; 4] = NAMES.map(|name| {
+            limits()
+                .filter_map(|limit| name.of_granted(limit, NOW))
+                .collect()
+        });
         assert_eq!(values, [vec![0], vec![10], vec![20], vec![30]]);
     }
 }

@@ -1,12 +1,14 @@
-//! What the tests of other rate limiters show of reservations, of debt, and of settings that are replaced while a limiter is in use.
+//! What the tests of other rate limiters show of reservations, of debt, and of settings that are
+//! replaced while a limiter is in use.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time is manual, also where
-//! they sleep. Where we differ on purpose, the function says so.
+//! A module is one of their suites, a function the test of that name there (in our spelling). Time
+//! is manual, also where they sleep. Where we differ on purpose, the function says so.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, Carry, Denied, Rate, Reservation, Retry, Timestamp, TokenBucket, TokenBucketBuilder,
+    AdjustableBucket, Carry, Denied, Rate, Reservation, Retry, Timestamp, TokenBucket,
+    TokenBucketBuilder,
 };
 
 const fn nanos(n: u64) -> Timestamp {
@@ -32,7 +34,10 @@ mod x_time_rate {
 
     /// A limiter with so many tokens a second, of which any number may be reserved.
     fn limiter(rate: u32, burst: u64) -> AdjustableBucket {
-        TokenBucket::builder(Rate::per_second(rate), burst).debt(1_000).build_adjustable().unwrap()
+        TokenBucket::builder(Rate::per_second(rate), burst)
+            .debt(1_000)
+            .build_adjustable()
+            .unwrap()
     }
 
     type Reserved<'a> = Reservation<&'a AdjustableBucket>;
@@ -52,8 +57,16 @@ mod x_time_rate {
     #[test]
     fn mix() {
         let bucket = limiter(10, 2);
-        let too_many = bucket.reserve_at(tenths(0), 3, Duration::MAX).map(|reserved| reserved.due());
-        assert_eq!(too_many, Err(Denied::ExceedsCapacity { permits: 3, capacity: 2 }));
+        let too_many = bucket
+            .reserve_at(tenths(0), 3, Duration::MAX)
+            .map(|reserved| reserved.due());
+        assert_eq!(
+            too_many,
+            Err(Denied::ExceedsCapacity {
+                permits: 3,
+                capacity: 2
+            })
+        );
         let _ = reserve(&bucket, 0, 2, 0);
         assert_eq!(bucket.available_at(tenths(1)), 1);
         assert!(!allows(&bucket, 1, 2));
@@ -97,8 +110,8 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 3, 5);
     }
 
-    /// `TestReserveJumpBackCancel`. Differs: a time that is older than the newest does not take tokens away, which has theirs end up a
-    /// tenth earlier than the rate allows.
+    /// `TestReserveJumpBackCancel`. Differs: a time that is older than the newest does not take
+    /// tokens away, which has theirs end up a tenth earlier than the rate allows.
     #[test]
     fn reserve_jump_back_cancel() {
         let bucket = limiter(10, 2);
@@ -109,13 +122,16 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 2, 5);
     }
 
-    /// `TestReserveSetBurst`. Differs: after a change at three tenths, a request at zero does not set the clock back.
+    /// `TestReserveSetBurst`. Differs: after a change at three tenths, a request at zero does not
+    /// set the clock back.
     #[test]
     fn reserve_set_burst() {
         let bucket = limiter(5, 2);
         let _ = reserve(&bucket, 0, 2, 0);
         let _ = reserve(&bucket, 0, 2, 4);
-        bucket.adjust_at(tenths(3), Rate::per_second(5), 4, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(tenths(3), Rate::per_second(5), 4, Carry::Keep)
+            .unwrap();
         let _ = reserve(&bucket, 0, 4, 12);
     }
 
@@ -124,10 +140,20 @@ mod x_time_rate {
     fn reserve_max() {
         let bucket = limiter(10, 2);
         let tenth = Duration::from_millis(100);
-        let due = |n| bucket.reserve_at(tenths(0), n, tenth).map(|reserved| reserved.due());
+        let due = |n| {
+            bucket
+                .reserve_at(tenths(0), n, tenth)
+                .map(|reserved| reserved.due())
+        };
         assert_eq!((due(2), due(1)), (Ok(tenths(0)), Ok(tenths(1))));
         let before = format!("{bucket:?}");
-        assert_eq!(due(1), Err(Denied::Exhausted { now: tenths(0), permits: 1 }));
+        assert_eq!(
+            due(1),
+            Err(Denied::Exhausted {
+                now: tenths(0),
+                permits: 1
+            })
+        );
         assert_eq!(format!("{bucket:?}"), before);
     }
 
@@ -141,24 +167,37 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 2, 1);
     }
 
-    /// `TestWaitInf`: an unlimited rate ignores the burst, and the next one does not. Differs: a burst is at least 1.
+    /// `TestWaitInf`: an unlimited rate ignores the burst, and the next one does not. Differs: a
+    /// burst is at least 1.
     #[test]
     fn wait_inf() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1).debt(10).build_adjustable().unwrap();
+        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1)
+            .debt(10)
+            .build_adjustable()
+            .unwrap();
         let _ = reserve(&bucket, 0, 3, 0);
-        bucket.adjust_at(tenths(0), Rate::per_second(10), 2, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(tenths(0), Rate::per_second(10), 2, Carry::Keep)
+            .unwrap();
         assert!(bucket.reserve_at(tenths(0), 3, Duration::MAX).is_err());
-        bucket.adjust_at(tenths(0), Rate::UNLIMITED, 2, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(tenths(0), Rate::UNLIMITED, 2, Carry::Keep)
+            .unwrap();
         let _ = reserve(&bucket, 0, 3, 0);
     }
 
     /// `TestSetAfterZeroRate`: what has been taken while nothing came in has been taken.
     #[test]
     fn set_after_zero_rate() {
-        let bucket = TokenBucket::builder(Rate::ZERO, 1).debt(10).build_adjustable().unwrap();
+        let bucket = TokenBucket::builder(Rate::ZERO, 1)
+            .debt(10)
+            .build_adjustable()
+            .unwrap();
         assert!(allows(&bucket, 0, 1));
         assert!(!allows(&bucket, 0, 1));
-        bucket.adjust_at(tenths(0), Rate::per_second(10), 1, Carry::Keep).unwrap();
+        bucket
+            .adjust_at(tenths(0), Rate::per_second(10), 1, Carry::Keep)
+            .unwrap();
         let _ = reserve(&bucket, 0, 1, 1);
     }
 }
@@ -167,10 +206,14 @@ mod x_time_rate {
 mod folly {
     use super::*;
 
-    /// What is borrowed beyond what there is shows as the time until one is there again. Differs: the most that may be owed is declared.
+    /// What is borrowed beyond what there is shows as the time until one is there again. Differs:
+    /// the most that may be owed is declared.
     #[test]
     fn available_and_balance_with_debt() {
-        let bucket = TokenBucket::builder(Rate::per_second(100), 100).debt(50).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(100), 100)
+            .debt(50)
+            .build()
+            .unwrap();
         let now = millis(0);
         for left in [50, 0] {
             bucket.force_at(now, 50).unwrap();
@@ -178,8 +221,15 @@ mod folly {
         }
         bucket.force_at(now, 50).unwrap();
         assert_eq!(bucket.available_at(now), 0);
-        assert_eq!(retry(&bucket, now, 1), Retry::At(millis(510)), "a balance of -50, and one");
-        assert_eq!(bucket.force_at(now, 1), Err(Denied::Exhausted { now, permits: 1 }));
+        assert_eq!(
+            retry(&bucket, now, 1),
+            Retry::At(millis(510)),
+            "a balance of -50, and one"
+        );
+        assert_eq!(
+            bucket.force_at(now, 1),
+            Err(Denied::Exhausted { now, permits: 1 })
+        );
         assert_eq!(bucket.available_at(millis(1_500)), 100, "full again");
     }
 }
@@ -188,10 +238,14 @@ mod folly {
 mod clipperhouse {
     use super::*;
 
-    /// `HasTokens`, the unchecked part: what is consumed beyond what there is comes in before anything else does.
+    /// `HasTokens`, the unchecked part: what is consumed beyond what there is comes in before
+    /// anything else does.
     #[test]
     fn has_tokens_in_debt() {
-        let bucket = TokenBucket::builder(Rate::per_second(9), 9).debt(4).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(9), 9)
+            .debt(4)
+            .build()
+            .unwrap();
         let has = |now, n| retry(&bucket, now, n) == Retry::At(now);
         let now = nanos(5_000_000_000);
         for n in [3, 5, 5] {
@@ -211,10 +265,13 @@ mod bucket4j {
 
     fn bandwidth(capacity: u64, refill: u32, period: u64, initial: u64) -> TokenBucketBuilder {
         let rate = Rate::new(refill, Duration::from_nanos(period));
-        TokenBucket::builder(rate, capacity).initial(initial).tick(Duration::from_nanos(1))
+        TokenBucket::builder(rate, capacity)
+            .initial(initial)
+            .tick(Duration::from_nanos(1))
     }
 
-    /// What is consumed whatever there is, where it happens to be there: nothing is owed, and the rest remains.
+    /// What is consumed whatever there is, where it happens to be there: nothing is owed, and the
+    /// rest remains.
     #[test]
     fn consume_ignoring_rate_limits() {
         for (n, now, remains) in [(49, 50, 1), (50, 50, 0), (51, 120, 49), (100, 101, 0)] {
@@ -222,19 +279,39 @@ mod bucket4j {
             bucket.force_at(nanos(now), n).unwrap();
             assert_eq!(bucket.available_at(nanos(now)), remains, "{n} at {now}");
             let next = if remains > 0 { now } else { now + 1 };
-            assert_eq!(retry(&bucket, nanos(now), 1), Retry::At(nanos(next)), "{n} at {now}");
+            assert_eq!(
+                retry(&bucket, nanos(now), 1),
+                Retry::At(nanos(next)),
+                "{n} at {now}"
+            );
         }
     }
 
-    /// More than can ever be paid for is an error. Differs: that is what was declared, rather than what a number holds.
+    /// More than can ever be paid for is an error. Differs: that is what was declared, rather than
+    /// what a number holds.
     #[test]
     fn consume_ignoring_rate_limits_overflow() {
-        let bucket = bandwidth(1, 1, 60_000_000_000, 0).debt(1_000).build().unwrap();
+        let bucket = bandwidth(1, 1, 60_000_000_000, 0)
+            .debt(1_000)
+            .build()
+            .unwrap();
         let refused = bucket.force_at(nanos(0), u32::MAX);
-        assert_eq!(refused, Err(Denied::ExceedsCapacity { permits: u32::MAX, capacity: 1_001 }));
+        assert_eq!(
+            refused,
+            Err(Denied::ExceedsCapacity {
+                permits: u32::MAX,
+                capacity: 1_001
+            })
+        );
         assert_eq!(bucket.force_at(nanos(0), 1_000), Ok(()));
         let refused = bucket.force_at(nanos(0), 1);
-        assert_eq!(refused, Err(Denied::Exhausted { now: nanos(0), permits: 1 }));
+        assert_eq!(
+            refused,
+            Err(Denied::Exhausted {
+                now: nanos(0),
+                permits: 1
+            })
+        );
     }
 
     /// What is consumed unchecked may leave less than nothing.
@@ -246,7 +323,11 @@ mod bucket4j {
             assert_eq!(bucket.available_at(nanos(0)), left);
             // One comes each nanosecond.
             let full = 1_000 - left + owed;
-            assert_eq!(retry(&bucket, nanos(0), 1_000), Retry::At(nanos(full)), "{n} of {initial}");
+            assert_eq!(
+                retry(&bucket, nanos(0), 1_000),
+                Retry::At(nanos(full)),
+                "{n} of {initial}"
+            );
         }
     }
 
@@ -254,7 +335,9 @@ mod bucket4j {
     fn replaced(carry: Carry) -> AdjustableBucket {
         let bucket = bandwidth(3, 3, 5, 0).build_adjustable().unwrap();
         assert_eq!(bucket.available_at(nanos(3)), 1);
-        bucket.adjust_at(nanos(3), Rate::new(60, Duration::from_micros(1)), 60, carry).unwrap();
+        bucket
+            .adjust_at(nanos(3), Rate::new(60, Duration::from_micros(1)), 60, carry)
+            .unwrap();
         bucket
     }
 
@@ -264,8 +347,8 @@ mod bucket4j {
         assert_eq!(replaced(Carry::Reset).available_at(nanos(3)), 60);
     }
 
-    /// `AS_IS`, to a continuous rate: the part of a token is kept, too. Differs: how a bucket refills cannot be changed, so that nothing is
-    /// dropped for a refill in steps.
+    /// `AS_IS`, to a continuous rate: the part of a token is kept, too. Differs: how a bucket
+    /// refills cannot be changed, so that nothing is dropped for a refill in steps.
     #[test]
     fn replace_with_the_same_tokens() {
         let bucket = replaced(Carry::Keep);
@@ -281,24 +364,40 @@ mod bucket4j {
         for (now, available) in [(3, 58), (6, 58), (7, 59), (1_003, 60)] {
             assert_eq!(bucket.available_at(nanos(now)), available, "{now} ns");
         }
-        let bucket = bandwidth(500, 1, 1_000_000_000, 200).build_adjustable().unwrap();
-        bucket.adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Additive).unwrap();
+        let bucket = bandwidth(500, 1, 1_000_000_000, 200)
+            .build_adjustable()
+            .unwrap();
+        bucket
+            .adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Additive)
+            .unwrap();
         assert_eq!(bucket.available_at(nanos(0)), 600);
     }
 
     /// `PROPORTIONALLY`: 200 of 500 are 360 of 900.
     #[test]
     fn replace_with_the_same_share() {
-        let bucket = bandwidth(500, 1, 1_000_000_000, 200).build_adjustable().unwrap();
-        bucket.adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Proportional).unwrap();
+        let bucket = bandwidth(500, 1, 1_000_000_000, 200)
+            .build_adjustable()
+            .unwrap();
+        bucket
+            .adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Proportional)
+            .unwrap();
         assert_eq!(bucket.available_at(nanos(0)), 360);
     }
 
     /// A blocking take with a limit to its wait: how long it sleeps, in nanoseconds.
     #[test]
     fn consume_with_a_limit_to_the_wait() {
-        for (n, most, sleeps) in [(1_000, 11, None), (5, 40, Some(40)), (5, 41, Some(40)), (5, 39, None)] {
-            let bucket = bandwidth(10, 10, 100, 1).debt(1_000).build_adjustable().unwrap();
+        for (n, most, sleeps) in [
+            (1_000, 11, None),
+            (5, 40, Some(40)),
+            (5, 41, Some(40)),
+            (5, 39, None),
+        ] {
+            let bucket = bandwidth(10, 10, 100, 1)
+                .debt(1_000)
+                .build_adjustable()
+                .unwrap();
             let reserved = bucket.reserve_at(nanos(0), n, Duration::from_nanos(most));
             let due = reserved.map(|reserved| reserved.due().as_nanos()).ok();
             assert_eq!(due, sleeps, "{n} within {most} ns");
@@ -311,14 +410,18 @@ mod bucket4j {
     }
 }
 
-/// Guava, `RateLimiterTest`: whoever asks does not wait for what it takes, but for what the one before took. That is a debt.
+/// Guava, `RateLimiterTest`: whoever asks does not wait for what it takes, but for what the one
+/// before took. That is a debt.
 mod guava {
     use super::*;
 
     /// `testOneSecondBurst`: a whole burst, one on credit, and then no more until that is paid.
     #[test]
     fn one_second_burst() {
-        let bucket = TokenBucket::builder(Rate::per_second(5), 5).debt(1).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(5), 5)
+            .debt(1)
+            .build()
+            .unwrap();
         let now = millis(2_000);
         for n in [1, 1, 3, 1] {
             assert_eq!(bucket.force_at(now, n), Ok(()));
@@ -327,10 +430,16 @@ mod guava {
         assert_eq!(bucket.force_at(millis(2_200), 1), Ok(()));
     }
 
-    /// The wait until nothing is owed, after which `n` are taken on credit; one comes each `millis_each`.
+    /// The wait until nothing is owed, after which `n` are taken on credit; one comes each
+    /// `millis_each`.
     fn acquire(bucket: &AdjustableBucket, now: &mut u64, n: u32, millis_each: u64) -> u64 {
-        let denied = Denied::Exhausted { now: millis(*now), permits: 1 };
-        let Retry::At(one) = denied.retry(bucket) else { panic!("they come in") };
+        let denied = Denied::Exhausted {
+            now: millis(*now),
+            permits: 1,
+        };
+        let Retry::At(one) = denied.retry(bucket) else {
+            panic!("they come in")
+        };
         let paid = (one.as_nanos() / 1_000_000 - millis_each).max(*now);
         let waited = paid - *now;
         *now = paid;
@@ -338,20 +447,31 @@ mod guava {
         waited
     }
 
-    /// `testSimpleRateUpdate` and `testSetRate`. Differs: what is owed is paid at the rate of the moment, so that the first wait after the
-    /// change is half of theirs.
+    /// `testSimpleRateUpdate` and `testSetRate`. Differs: what is owed is paid at the rate of the
+    /// moment, so that the first wait after the change is half of theirs.
     #[test]
     fn set_rate_while_in_debt() {
-        let settings = TokenBucket::builder(Rate::per_second(1), 1).initial(0).debt(10);
+        let settings = TokenBucket::builder(Rate::per_second(1), 1)
+            .initial(0)
+            .debt(10);
         let bucket = settings.build_adjustable().unwrap();
         let mut now = 0;
-        assert_eq!([1, 1].map(|n| acquire(&bucket, &mut now, n, 1_000)), [0, 1_000]);
-        bucket.adjust_at(millis(now), Rate::per_second(2), 1, Carry::Keep).unwrap();
-        assert_eq!([1, 2, 4, 1].map(|n| acquire(&bucket, &mut now, n, 500)), [500, 500, 1_000, 2_000]);
+        assert_eq!(
+            [1, 1].map(|n| acquire(&bucket, &mut now, n, 1_000)),
+            [0, 1_000]
+        );
+        bucket
+            .adjust_at(millis(now), Rate::per_second(2), 1, Carry::Keep)
+            .unwrap();
+        assert_eq!(
+            [1, 2, 4, 1].map(|n| acquire(&bucket, &mut now, n, 500)),
+            [500, 500, 1_000, 2_000]
+        );
     }
 }
 
-/// resilience4j, `AtomicRateLimiterTest`: all permits of a cycle come at its start, and those of later ones can be reserved.
+/// resilience4j, `AtomicRateLimiterTest`: all permits of a cycle come at its start, and those of
+/// later ones can be reserved.
 mod resilience4j {
     use super::*;
 
@@ -360,15 +480,22 @@ mod resilience4j {
 
     fn cycles(permits: u32, cycle: u64, debt: u64) -> AdjustableBucket {
         let rate = Rate::new(permits, Duration::from_nanos(cycle));
-        TokenBucket::builder(rate, permits.into()).stepwise().debt(debt).build_adjustable().unwrap()
+        TokenBucket::builder(rate, permits.into())
+            .stepwise()
+            .debt(debt)
+            .build_adjustable()
+            .unwrap()
     }
 
     fn wait(bucket: &AdjustableBucket, now: u64, most: u64) -> Option<u64> {
-        let reserved = bucket.reserve_at(nanos(now), 1, Duration::from_nanos(most)).ok()?;
+        let reserved = bucket
+            .reserve_at(nanos(now), 1, Duration::from_nanos(most))
+            .ok()?;
         Some(reserved.due().as_nanos() - now)
     }
 
-    /// `reserveAndRefresh`: one is reserved from the next cycle, and the one after that is too far away.
+    /// `reserveAndRefresh`: one is reserved from the next cycle, and the one after that is too far
+    /// away.
     #[test]
     fn reserve_and_refresh() {
         let bucket = cycles(1, CYCLE, 10);
@@ -376,7 +503,11 @@ mod resilience4j {
         assert_eq!(wait(&bucket, CYCLE, CYCLE), Some(CYCLE));
         assert_eq!(bucket.available_at(nanos(CYCLE)), 0, "their -1");
         let denied = bucket.try_acquire_at(nanos(CYCLE), 1).unwrap_err();
-        assert_eq!(denied.retry(&bucket), Retry::At(nanos(3 * CYCLE)), "two cycles to wait");
+        assert_eq!(
+            denied.retry(&bucket),
+            Retry::At(nanos(3 * CYCLE)),
+            "two cycles to wait"
+        );
         assert_eq!(wait(&bucket, CYCLE, CYCLE), None);
 
         let now = 2 * CYCLE + 10;
@@ -384,23 +515,38 @@ mod resilience4j {
         assert_eq!(wait(&bucket, now, CYCLE), Some(CYCLE - 10));
     }
 
-    /// `reserveManyCyclesIfWeightIsHigherThanLimit` aside: three of the cycle, three of the next one, and none of the one after that.
+    /// `reserveManyCyclesIfWeightIsHigherThanLimit` aside: three of the cycle, three of the next
+    /// one, and none of the one after that.
     #[test]
     fn reserve_upfront() {
         const CYCLE: u64 = 10_000_000;
         let bucket = cycles(3, CYCLE, 10);
-        let waits: Vec<Option<u64>> = (1..=9).map(|n| wait(&bucket, CYCLE + n, 12_000_000)).collect();
-        let expected =
-            [Some(0), Some(0), Some(0), Some(CYCLE - 4), Some(CYCLE - 5), Some(CYCLE - 6), None, None, None];
+        let waits: Vec<Option<u64>> = (1..=9)
+            .map(|n| wait(&bucket, CYCLE + n, 12_000_000))
+            .collect();
+        let expected = [
+            Some(0),
+            Some(0),
+            Some(0),
+            Some(CYCLE - 4),
+            Some(CYCLE - 5),
+            Some(CYCLE - 6),
+            None,
+            None,
+            None,
+        ];
         assert_eq!(waits, expected);
     }
 
-    /// `permissionsAfterInterruption`. Differs: whoever stops waiting gives back what it has reserved.
+    /// `permissionsAfterInterruption`. Differs: whoever stops waiting gives back what it has
+    /// reserved.
     #[test]
     fn a_waiter_that_is_interrupted_gives_back() {
         let bucket = cycles(1, CYCLE, 10);
         assert!(bucket.try_acquire_at(nanos(CYCLE), 1).is_ok());
-        let waits = bucket.reserve_at(nanos(CYCLE), 1, Duration::from_nanos(CYCLE)).unwrap();
+        let waits = bucket
+            .reserve_at(nanos(CYCLE), 1, Duration::from_nanos(CYCLE))
+            .unwrap();
         assert_eq!(waits.cancel_at(nanos(CYCLE + 1)), 1);
         assert_eq!(wait(&bucket, CYCLE + 1, CYCLE), Some(CYCLE - 1));
     }

@@ -1,15 +1,17 @@
-//! What .NET's own tests of System.Threading.RateLimiting show of every limiter, as far as nobody waits in a queue.
+//! What .NET's own tests of System.Threading.RateLimiting show of every limiter, as far as nobody
+//! waits in a queue.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there. Each behaviour is written once, below the
-//! suites, and holds for all of them. Where .NET replenishes by hand, the manual time moves on. Behaviour that we decided to
-//! differ in is asserted our way, and listed in `docs/coming-from/dotnet.md`.
+//! A module is one of .NET's suites, a function in it the test of that name there. Each behaviour
+//! is written once, below the suites, and holds for all of them. Where .NET replenishes by hand,
+//! the manual time moves on. Behaviour that we decided to differ in is asserted our way, and listed
+//! in `docs/coming-from/dotnet.md`.
 
 use core::time::Duration;
 
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Setting, SettingsError,
-    SlidingWindow, Timestamp, TokenBucket,
+    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Setting,
+    SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// .NET `ConcurrencyLimiterTests`.
@@ -29,7 +31,9 @@ mod concurrency_limiter_tests {
     fn invalid_options_throws() {
         assert_eq!(
             Concurrency::<u64>::try_new(0).unwrap_err(),
-            SettingsError::Zero { setting: Setting::Limit }
+            SettingsError::Zero {
+                setting: Setting::Limit
+            }
         );
     }
 
@@ -64,15 +68,29 @@ mod fixed_window_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292 years.
+    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
+    /// years.
     #[test]
     fn invalid_options_throws() {
         let refused = |limit, window| FixedWindow::builder(limit, window).build().unwrap_err();
-        assert_eq!(refused(0, 2 * MINUTE), SettingsError::Zero { setting: Setting::Limit });
-        assert_eq!(refused(1, Duration::ZERO), SettingsError::Zero { setting: Setting::Window });
+        assert_eq!(
+            refused(0, 2 * MINUTE),
+            SettingsError::Zero {
+                setting: Setting::Limit
+            }
+        );
+        assert_eq!(
+            refused(1, Duration::ZERO),
+            SettingsError::Zero {
+                setting: Setting::Window
+            }
+        );
         assert!(matches!(
             refused(1, Duration::MAX),
-            SettingsError::TooLarge { setting: Setting::Window, .. }
+            SettingsError::TooLarge {
+                setting: Setting::Window,
+                ..
+            }
         ));
     }
 }
@@ -90,18 +108,39 @@ mod sliding_window_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292 years.
+    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
+    /// years.
     #[test]
     fn invalid_options_throws() {
         let refused = |limit, window, segments| {
-            SlidingWindow::<2>::builder(limit, window, segments).build().unwrap_err()
+            SlidingWindow::<2>::builder(limit, window, segments)
+                .build()
+                .unwrap_err()
         };
-        assert_eq!(refused(0, 2 * MINUTE, 1), SettingsError::Zero { setting: Setting::Limit });
-        assert_eq!(refused(1, Duration::ZERO, 1), SettingsError::Zero { setting: Setting::Window });
-        assert_eq!(refused(1, 2 * MINUTE, 0), SettingsError::Zero { setting: Setting::Segments });
+        assert_eq!(
+            refused(0, 2 * MINUTE, 1),
+            SettingsError::Zero {
+                setting: Setting::Limit
+            }
+        );
+        assert_eq!(
+            refused(1, Duration::ZERO, 1),
+            SettingsError::Zero {
+                setting: Setting::Window
+            }
+        );
+        assert_eq!(
+            refused(1, 2 * MINUTE, 0),
+            SettingsError::Zero {
+                setting: Setting::Segments
+            }
+        );
         assert!(matches!(
             refused(1, Duration::MAX, 1),
-            SettingsError::TooLarge { setting: Setting::Window, .. }
+            SettingsError::TooLarge {
+                setting: Setting::Window,
+                ..
+            }
         ));
     }
 }
@@ -119,16 +158,34 @@ mod token_bucket_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292 years.
+    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
+    /// years.
     #[test]
     fn invalid_options_throws() {
-        let refused =
-            |burst, period| TokenBucket::builder(Rate::new(1, period), burst).stepwise().build().unwrap_err();
-        assert_eq!(refused(0, 2 * MINUTE), SettingsError::Zero { setting: Setting::Burst });
-        assert_eq!(refused(1, Duration::ZERO), SettingsError::Zero { setting: Setting::Period });
+        let refused = |burst, period| {
+            TokenBucket::builder(Rate::new(1, period), burst)
+                .stepwise()
+                .build()
+                .unwrap_err()
+        };
+        assert_eq!(
+            refused(0, 2 * MINUTE),
+            SettingsError::Zero {
+                setting: Setting::Burst
+            }
+        );
+        assert_eq!(
+            refused(1, Duration::ZERO),
+            SettingsError::Zero {
+                setting: Setting::Period
+            }
+        );
         assert!(matches!(
             refused(1, Duration::MAX),
-            SettingsError::TooLarge { setting: Setting::Period, .. }
+            SettingsError::TooLarge {
+                setting: Setting::Period,
+                ..
+            }
         ));
     }
 }
@@ -224,7 +281,10 @@ impl Suite for Steps {
 
     fn with_limit(limit: u32) -> TokenBucket {
         let one_a_millisecond = Rate::new(1, Duration::from_millis(1));
-        TokenBucket::builder(one_a_millisecond, limit.into()).stepwise().build().unwrap()
+        TokenBucket::builder(one_a_millisecond, limit.into())
+            .stepwise()
+            .build()
+            .unwrap()
     }
 
     fn periods(n: u32) -> u32 {
@@ -247,7 +307,8 @@ impl Suite for Drops {
     }
 }
 
-/// The one permit is granted once. A dropped lease gives it back if it is a concurrency limit's, otherwise time does.
+/// The one permit is granted once. A dropped lease gives it back if it is a concurrency limit's,
+/// otherwise time does.
 fn can_acquire_resource<S: Suite>() {
     let limiter = S::with_limit(1);
     let lease = limiter.try_acquire_at(START, 1).unwrap();
@@ -266,11 +327,17 @@ fn can_acquire_resource<S: Suite>() {
 /// More than the limit is an answer of its own, free permits or not, and takes nothing.
 fn throws_when_acquiring_more_than_limit<S: Suite>() {
     let limiter = S::with_limit(1);
-    let exceeds = Denied::ExceedsCapacity { permits: 2, capacity: 1 };
+    let exceeds = Denied::ExceedsCapacity {
+        permits: 2,
+        capacity: 1,
+    };
     assert_eq!(limiter.try_acquire_at(START, 2).unwrap_err(), exceeds);
     let _lease = limiter.try_acquire_at(START, 1).unwrap();
     assert_eq!(limiter.try_acquire_at(START, 2).unwrap_err(), exceeds);
-    assert_eq!(RETRY_AFTER.of_denied(&limiter, START, exceeds), Some(portcullis_core::Retry::Never));
+    assert_eq!(
+        RETRY_AFTER.of_denied(&limiter, START, exceeds),
+        Some(portcullis_core::Retry::Never)
+    );
 }
 
 /// .NET's `LargeAcquiresAndQueuesDoNotIntegerOverflow`, without its queue.
@@ -282,8 +349,14 @@ fn large_acquires_do_not_integer_overflow<S: Suite>() {
     assert!(limiter.try_acquire_at(START, S::MOST).is_err());
     drop(lease);
     let [after, before] = S::return_of(S::MOST).unwrap_or([START; 2]);
-    assert_eq!(limiter.try_acquire_at(before, S::MOST).is_ok(), S::PERIOD.is_none());
-    assert_eq!(limiter.try_acquire_at(after, S::MOST).unwrap().permits(), S::MOST);
+    assert_eq!(
+        limiter.try_acquire_at(before, S::MOST).is_ok(),
+        S::PERIOD.is_none()
+    );
+    assert_eq!(
+        limiter.try_acquire_at(after, S::MOST).unwrap().permits(),
+        S::MOST
+    );
 }
 
 fn acquire_zero_with_availability<S: Suite>() {
@@ -389,7 +462,10 @@ fn idle_duration_updates_when_changing_from_active<S: Suite>() {
     let _lease = limiter.try_acquire_at(START, 1).unwrap();
     let [after, _] = S::return_of(1).expect("a limiter that knows time");
     assert_eq!(limiter.idle_at(after), Idle::Since(after));
-    assert_eq!(limiter.idle_at(after.saturating_add(MINUTE)), Idle::Since(after));
+    assert_eq!(
+        limiter.idle_at(after.saturating_add(MINUTE)),
+        Idle::Since(after)
+    );
 }
 
 /// Runs each behaviour, by its name in .NET, on one suite's limiter.

@@ -1,16 +1,17 @@
-//! What .NET's own tests, and its source, show of the three limiters that get their permits back by time, as far as nobody
-//! waits in a queue.
+//! What .NET's own tests, and its source, show of the three limiters that get their permits back by
+//! time, as far as nobody waits in a queue.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there; the last module holds behaviour that
-//! .NET has but does not test. Where .NET replenishes by hand, the manual time moves on. Where we differ on purpose, the
-//! function says so, and `docs/coming-from/dotnet.md` lists it.
+//! A module is one of .NET's suites, a function in it the test of that name there; the last module
+//! holds behaviour that .NET has but does not test. Where .NET replenishes by hand, the manual time
+//! moves on. Where we differ on purpose, the function says so, and `docs/coming-from/dotnet.md`
+//! lists it.
 
 use core::time::Duration;
 
 use portcullis_core::metadata::{self, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, FixedWindow, Idle, LeasePool, Limiter, LimiterExt, Rate, Retry, SlidingWindow, StaleId,
-    Timestamp, TokenBucket,
+    Concurrency, FixedWindow, Idle, LeasePool, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
+    StaleId, Timestamp, TokenBucket,
 };
 
 const START: Timestamp = Timestamp::ZERO;
@@ -29,18 +30,25 @@ fn take(limiter: &dyn Limiter, now: Timestamp, n: u32) {
     assert!(limiter.try_acquire_at(now, n).is_ok(), "{n} at {now}");
 }
 
-/// How long `limiter` tells a request for `n` at `now`, which it denies, to wait; by the denial itself and by its metadata.
+/// How long `limiter` tells a request for `n` at `now`, which it denies, to wait; by the denial
+/// itself and by its metadata.
 fn wait(limiter: &dyn Limiter, now: Timestamp, n: u32) -> Duration {
     let denied = limiter.try_acquire_at(now, n).expect_err("denied");
     assert!(metadata::names(limiter, now, Some(denied)).any(|name| name == "RETRY_AFTER"));
-    assert_eq!(RETRY_AFTER.of_denied(limiter, now, denied), Some(denied.retry(limiter)));
+    assert_eq!(
+        RETRY_AFTER.of_denied(limiter, now, denied),
+        Some(denied.retry(limiter))
+    );
     denied.retry(limiter).wait_from(now).expect("time helps")
 }
 
 /// A bucket that refills in steps of `permits` each `period`, and one that does so continuously.
 fn both_buckets(burst: u64, permits: u32, period: Duration) -> [TokenBucket; 2] {
     let builder = TokenBucket::builder(Rate::new(permits, period), burst);
-    [builder.stepwise().build().unwrap(), builder.build().unwrap()]
+    [
+        builder.stepwise().build().unwrap(),
+        builder.build().unwrap(),
+    ]
 }
 
 /// .NET `FixedWindowRateLimiterTests`.
@@ -64,7 +72,11 @@ mod fixed_window_rate_limiter_tests {
         let limiter = FixedWindow::new(2, TWENTY_SECONDS);
         take(&limiter, START, 2);
         assert_eq!(wait(&limiter, START, 2), Duration::from_secs(20));
-        assert_eq!(wait(&limiter, secs(5), 2), Duration::from_secs(15), "what is left of the window");
+        assert_eq!(
+            wait(&limiter, secs(5), 2),
+            Duration::from_secs(15),
+            "what is left of the window"
+        );
     }
 
     #[test]
@@ -99,9 +111,17 @@ mod sliding_window_rate_limiter_tests {
             take(&limiter, secs(second), n);
             assert_eq!(limiter.available_at(secs(second)), left);
         }
-        assert!(limiter.try_acquire_at(Timestamp::from_nanos(3_000_000_000 - 1), 1).is_err());
+        assert!(
+            limiter
+                .try_acquire_at(Timestamp::from_nanos(3_000_000_000 - 1), 1)
+                .is_err()
+        );
         take(&limiter, secs(3), 1);
-        assert_eq!(10 - limiter.available_at(secs(3)), 8, "4, 3 and 1 are in use");
+        assert_eq!(
+            10 - limiter.available_at(secs(3)),
+            8,
+            "4, 3 and 1 are in use"
+        );
         assert_eq!(10 - limiter.available_at(secs(4)), 4);
         assert_eq!(10 - limiter.available_at(secs(5)), 1);
         assert_eq!(10 - limiter.available_at(secs(6)), 0);
@@ -117,7 +137,11 @@ mod sliding_window_rate_limiter_tests {
         take(&limiter, minutes(5), 3);
         assert_eq!(limiter.available_at(minutes(5)), 4);
         assert_eq!(limiter.available_at(millis(600_000 - 1)), 4);
-        assert_eq!(limiter.available_at(minutes(10)), 7, "the first three have left");
+        assert_eq!(
+            limiter.available_at(minutes(10)),
+            7,
+            "the first three have left"
+        );
         assert_eq!(limiter.available_at(millis(900_000 - 1)), 7);
         assert_eq!(limiter.available_at(minutes(15)), 10);
     }
@@ -136,7 +160,8 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(wait(&limiter, START, 3), Duration::from_secs(20));
     }
 
-    /// Differs: .NET answers "in 0 s" and denies until somebody replenishes; here the request is granted.
+    /// Differs: .NET answers "in 0 s" and denies until somebody replenishes; here the request is
+    /// granted.
     #[test]
     fn retry_after_clamps_to_zero_when_window_expired() {
         let limiter = segments_of_five_seconds(1);
@@ -159,7 +184,10 @@ mod sliding_window_rate_limiter_tests {
             take(&limiter, secs(second), 1);
         }
         for n in 1..=4u8 {
-            assert_eq!(wait(&limiter, secs(15), n.into()), Duration::from_secs(5 * u64::from(n)));
+            assert_eq!(
+                wait(&limiter, secs(15), n.into()),
+                Duration::from_secs(5 * u64::from(n))
+            );
         }
     }
 }
@@ -170,14 +198,20 @@ mod token_bucket_rate_limiter_tests {
 
     const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 
-    /// Differs: .NET takes its timer's word for it. Here a period is not over before its end, and nothing is lost after it.
+    /// Differs: .NET takes its timer's word for it. Here a period is not over before its end, and
+    /// nothing is lost after it.
     #[test]
     fn auto_replenish_ignores_timer_jitter() {
         for limiter in both_buckets(10, 1, 10 * MINUTE) {
             take(&limiter, START, 3);
-            for (now, available) in
-                [(0, 7), (600_000 - 1, 7), (600_000, 8), (600_001, 8), (1_200_000 - 1, 8), (1_200_000, 9)]
-            {
+            for (now, available) in [
+                (0, 7),
+                (600_000 - 1, 7),
+                (600_000, 8),
+                (600_001, 8),
+                (1_200_000 - 1, 8),
+                (1_200_000, 9),
+            ] {
                 assert_eq!(limiter.available_at(millis(now)), available, "at {now} ms");
             }
         }
@@ -205,7 +239,8 @@ mod token_bucket_rate_limiter_tests {
         assert_eq!(wait(&continuous, START, 3), Duration::from_secs(30));
     }
 
-    /// .NET's `CorrectRetryMetadataWithLargeTokensPerPeriod`: one period is enough, or a fiftieth of it.
+    /// .NET's `CorrectRetryMetadataWithLargeTokensPerPeriod`: one period is enough, or a fiftieth
+    /// of it.
     #[test]
     fn correct_retry_metadata_with_large_tokens_per_period() {
         let [steps, continuous] = both_buckets(2, 100, TWENTY_SECONDS);
@@ -244,12 +279,17 @@ mod token_bucket_rate_limiter_tests {
         }
     }
 
-    /// A clock that is past 32 bits of milliseconds. .NET waits for half a token; a request for it is denied here.
+    /// A clock that is past 32 bits of milliseconds. .NET waits for half a token; a request for it
+    /// is denied here.
     #[test]
     fn replenish_works_with_ticks_over_int32_max() {
         let at = |more: u64| Timestamp::from_micros(4_294_967_295_000 + more);
-        let builder = TokenBucket::builder(Rate::new(1, Duration::from_millis(2)), 10).origin(at(0));
-        for limiter in [builder.stepwise().build().unwrap(), builder.build().unwrap()] {
+        let builder =
+            TokenBucket::builder(Rate::new(1, Duration::from_millis(2)), 10).origin(at(0));
+        for limiter in [
+            builder.stepwise().build().unwrap(),
+            builder.build().unwrap(),
+        ] {
             take(&limiter, at(0), 10);
             assert!(limiter.try_acquire_at(at(0), 1).is_err());
             take(&limiter, at(2_000), 1);
@@ -274,7 +314,8 @@ mod token_bucket_rate_limiter_tests {
 mod beyond_the_tests {
     use super::*;
 
-    /// However late somebody comes, all segments that are over have left. (.NET moves on by one at each replenishment.)
+    /// However late somebody comes, all segments that are over have left. (.NET moves on by one at
+    /// each replenishment.)
     #[test]
     fn a_sliding_window_catches_up_with_all_segments_that_have_passed() {
         let limiter = SlidingWindow::<4>::new(4, Duration::from_secs(4), 4);
@@ -299,7 +340,11 @@ mod beyond_the_tests {
         assert!(segments.try_acquire_at(millis(3_999), 1).is_err());
         take(&segments, millis(4_000), 1);
 
-        let steps = TokenBucket::builder(Rate::per_second(1), 1).stepwise().initial(0).build().unwrap();
+        let steps = TokenBucket::builder(Rate::per_second(1), 1)
+            .stepwise()
+            .initial(0)
+            .build()
+            .unwrap();
         take(&steps, millis(2_500), 1);
         assert!(steps.try_acquire_at(millis(2_999), 1).is_err());
         take(&steps, millis(3_000), 1);
@@ -380,9 +425,14 @@ mod beyond_the_tests {
     #[test]
     fn a_fresh_limiter_is_idle_since_its_origin() {
         let origin = secs(1_000);
-        let window = FixedWindow::builder(1, Duration::from_secs(1)).origin(origin).build().unwrap();
-        let segments =
-            SlidingWindow::<4>::builder(1, Duration::from_secs(4), 4).origin(origin).build().unwrap();
+        let window = FixedWindow::builder(1, Duration::from_secs(1))
+            .origin(origin)
+            .build()
+            .unwrap();
+        let segments = SlidingWindow::<4>::builder(1, Duration::from_secs(4), 4)
+            .origin(origin)
+            .build()
+            .unwrap();
         let bucket = TokenBucket::builder(Rate::per_second(1), 1).origin(origin);
         let steps = bucket.stepwise().build().unwrap();
         let continuous = bucket.build().unwrap();
@@ -391,17 +441,25 @@ mod beyond_the_tests {
             assert_eq!(limiter.idle_at(secs(1_000)), Idle::Since(origin));
             assert_eq!(limiter.idle_at(secs(9_000)), Idle::Since(origin));
         }
-        assert_eq!(Concurrency::new(1).idle_at(secs(9_000)), Idle::Now, "no clock is involved");
+        assert_eq!(
+            Concurrency::new(1).idle_at(secs(9_000)),
+            Idle::Now,
+            "no clock is involved"
+        );
     }
 
-    /// (.NET's token bucket, full for an hour and then emptied, is full again at the next replenishment: twice the burst.)
+    /// (.NET's token bucket, full for an hour and then emptied, is full again at the next
+    /// replenishment: twice the burst.)
     #[test]
     fn a_bucket_that_was_full_for_long_is_empty_once_its_burst_is_taken() {
         for limiter in both_buckets(5, 1, Duration::from_secs(1)) {
             take(&limiter, secs(3_600), 5);
             assert_eq!(limiter.available_at(secs(3_600)), 0);
             assert_eq!(
-                limiter.try_acquire_at(secs(3_600), 1).unwrap_err().retry(&limiter),
+                limiter
+                    .try_acquire_at(secs(3_600), 1)
+                    .unwrap_err()
+                    .retry(&limiter),
                 Retry::At(secs(3_601))
             );
             assert_eq!(limiter.available_at(secs(3_601)), 1);

@@ -1,15 +1,15 @@
 //! What the tests of other rate limiters show of limits by key, as far as nobody waits.
 //!
-//! A module is one of their suites, a function one behaviour that a test of theirs shows. Time is manual, also where they sleep. Where we
-//! differ on purpose, the function says so.
+//! A module is one of their suites, a function one behaviour that a test of theirs shows. Time is
+//! manual, also where they sleep. Where we differ on purpose, the function says so.
 
 use core::cell::Cell;
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed,
-    Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry,
+    Seed, Timestamp, TokenBucket,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -59,13 +59,23 @@ mod clipperhouse {
     #[test]
     fn two_limits_of_one_key_are_all_or_nothing_and_leave_other_keys_alone() {
         let limits = [per_second(2), per_minute(3)];
-        let left = |key: &str, now| limits.each_ref().map(|limit| limit.key(key).available_at(now));
+        let left = |key: &str, now| {
+            limits
+                .each_ref()
+                .map(|limit| limit.key(key).available_at(now))
+        };
         assert!(allow(&limits, "a", millis(0)).is_ok() && allow(&limits, "a", millis(0)).is_ok());
         assert!(allow(&limits, "a", millis(0)).is_err());
-        assert_eq!((left("a", millis(0)), left("b", millis(0))), ([0, 1], [2, 3]));
+        assert_eq!(
+            (left("a", millis(0)), left("b", millis(0))),
+            ([0, 1], [2, 3])
+        );
         assert!(allow(&limits, "a", millis(1_000)).is_ok());
         assert_eq!(left("a", millis(1_000)), [1, 0]);
-        assert!(allow(&limits, "a", millis(1_000)).is_err() && allow(&limits, "b", millis(1_000)).is_ok());
+        assert!(
+            allow(&limits, "a", millis(1_000)).is_err()
+                && allow(&limits, "b", millis(1_000)).is_ok()
+        );
         assert!(allow(&limits, "a", millis(61_000)).is_ok());
     }
 
@@ -93,14 +103,21 @@ mod clipperhouse {
                     let limits = &limits;
                     move || allow(limits, key, millis(now)).is_ok()
                 };
-                let threads: Vec<_> =
-                    (0..10).flat_map(|_| keys).map(|key| (key, scope.spawn(ask(key)))).collect();
-                let granted =
-                    threads.into_iter().filter_map(|(key, thread)| thread.join().unwrap().then_some(key));
+                let threads: Vec<_> = (0..10)
+                    .flat_map(|_| keys)
+                    .map(|key| (key, scope.spawn(ask(key))))
+                    .collect();
+                let granted = threads
+                    .into_iter()
+                    .filter_map(|(key, thread)| thread.join().unwrap().then_some(key));
                 granted.collect::<Vec<_>>()
             });
             for key in keys {
-                assert_eq!(granted.iter().filter(|of| **of == key).count(), each, "{key} at {now} ms");
+                assert_eq!(
+                    granted.iter().filter(|of| **of == key).count(),
+                    each,
+                    "{key} at {now} ms"
+                );
             }
         }
     }
@@ -112,7 +129,10 @@ mod clipperhouse {
             assert!((0..6).all(|_| allow(&limits, key, millis(0)).is_ok()));
             let denied = allow(&limits, key, millis(50)).unwrap_err();
             let of = AllOf::new(limits.each_ref().map(|limit| *limit.key(key)));
-            assert_eq!((denied.index, of.retry(denied)), (1, Retry::At(millis(10_000))));
+            assert_eq!(
+                (denied.index, of.retry(denied)),
+                (1, Retry::At(millis(10_000)))
+            );
         }
     }
 
@@ -121,8 +141,16 @@ mod clipperhouse {
         let table = per_second(3);
         assert!(table.key("").try_acquire_at(millis(0), 1).is_ok());
         assert_eq!(table.key("").available_at(millis(0)), 2);
-        assert!(table.key(&String::new()).try_acquire_at(millis(0), 1).is_ok());
-        assert_eq!((table.key("").available_at(millis(0)), held(&table)), (1, 1));
+        assert!(
+            table
+                .key(&String::new())
+                .try_acquire_at(millis(0), 1)
+                .is_ok()
+        );
+        assert_eq!(
+            (table.key("").available_at(millis(0)), held(&table)),
+            (1, 1)
+        );
     }
 
     #[test]
@@ -133,9 +161,14 @@ mod clipperhouse {
             let table = Keyed::with_limits(limits, lines, Seed::new());
             let all: [_; N] = core::array::from_fn(|limit| *table.key_of(limit, "a").unwrap());
             let all = AllOf::new(all);
-            let leases: Vec<_> = (0..3).map(|_| all.try_acquire_at(millis(0), 1).unwrap()).collect();
+            let leases: Vec<_> = (0..3)
+                .map(|_| all.try_acquire_at(millis(0), 1).unwrap())
+                .collect();
             assert_eq!(all.try_acquire_at(millis(0), 1).unwrap_err().index, 0);
-            assert_eq!(table.key_of(N - 1, "a").unwrap().available_at(millis(0)), N as u64 - 1);
+            assert_eq!(
+                table.key_of(N - 1, "a").unwrap().available_at(millis(0)),
+                N as u64 - 1
+            );
             assert_eq!(table.statistics_at(millis(0)).live, N);
             drop(leases);
             assert_eq!(table.statistics_at(millis(0)).live, 0);
@@ -144,8 +177,8 @@ mod clipperhouse {
         check::<7>();
     }
 
-    /// Differs: a key that nobody was granted anything for has no bucket to remove, and one that is full is kept for the staleness, for who comes
-    /// late.
+    /// Differs: a key that nobody was granted anything for has no bucket to remove, and one that is
+    /// full is kept for the staleness, for who comes late.
     #[test]
     fn buckets_that_are_full_go_and_the_others_stay() {
         let lines = (0..512).map(|_| Line::new()).collect::<Vec<_>>();
@@ -156,8 +189,14 @@ mod clipperhouse {
                 assert_eq!(lease.refund_at(millis(5_000), 1), Ok(1), "full again");
             }
         }
-        assert_eq!((table.sweep_at(millis(5_000), ..), held(&table)), (0, 1_000));
-        assert_eq!((table.sweep_at(millis(6_000), ..), held(&table)), (750, 250));
+        assert_eq!(
+            (table.sweep_at(millis(5_000), ..), held(&table)),
+            (0, 1_000)
+        );
+        assert_eq!(
+            (table.sweep_at(millis(6_000), ..), held(&table)),
+            (750, 250)
+        );
         assert_eq!((table.sweep_at(millis(6_999), ..), held(&table)), (0, 250));
         assert_eq!((table.sweep_at(millis(7_000), ..), held(&table)), (250, 0));
     }
@@ -220,7 +259,10 @@ mod webriots {
         let pair = (0..u64::MAX).find_map(|id| Some((ids.insert(before.key(&id).id(), id)?, id)));
         let (one, other) = pair.unwrap();
         assert!(before.key(&one).take_at(millis(0), 1).is_ok());
-        assert!(before.key(&other).take_at(millis(0), 1).is_err(), "{one} and {other} share");
+        assert!(
+            before.key(&other).take_at(millis(0), 1).is_err(),
+            "{one} and {other} share"
+        );
         assert!(after.key(&one).take_at(millis(0), 1).is_ok());
         assert!(after.key(&other).take_at(millis(0), 1).is_ok());
     }
@@ -241,7 +283,9 @@ mod dotnet {
     fn a_partition_is_made_once_and_used_by_all_requests_of_its_key() {
         let table = table(Concurrency::new(4), Seed::new());
         let key = table.key("a");
-        let leases: Vec<_> = (0..4).map(|_| Lease::try_acquire_at(table.key("a"), millis(0), 1)).collect();
+        let leases: Vec<_> = (0..4)
+            .map(|_| Lease::try_acquire_at(table.key("a"), millis(0), 1))
+            .collect();
         assert!(leases.iter().all(Result::is_ok));
         assert_eq!((key.available_at(millis(0)), held(&table)), (0, 1));
         assert!(key.try_acquire_at(millis(0), 1).is_err());
@@ -252,7 +296,10 @@ mod dotnet {
         let table = table(Concurrency::new(1), Seed::new());
         let _busy = Lease::try_acquire_at(table.key(&2u32), millis(0), 1).unwrap();
         assert!(table.key(&2u32).try_acquire_at(millis(0), 1).is_err());
-        assert!(table.key(&1u32).try_acquire_at(millis(0), 1).is_ok(), "not held up by the other");
+        assert!(
+            table.key(&1u32).try_acquire_at(millis(0), 1).is_ok(),
+            "not held up by the other"
+        );
         assert_eq!(held(&table), 2);
     }
 
@@ -281,7 +328,12 @@ mod dotnet {
     #[test]
     fn the_partition_of_a_key_without_a_limit_is_cleaned_up_and_made_again() {
         let table = table(bucket(Rate::UNLIMITED, 1), Seed::new());
-        let ask = || table.key("a").try_acquire_at(millis(9_000), 1_000_000).is_ok();
+        let ask = || {
+            table
+                .key("a")
+                .try_acquire_at(millis(9_000), 1_000_000)
+                .is_ok()
+        };
         assert!(ask());
         let entries = held(&table);
         assert_eq!(table.sweep_at(millis(99_000), ..), entries);
@@ -311,7 +363,11 @@ mod dotnet {
         };
         let swept = |now| tables.each_ref().map(|table| table.sweep_at(now, ..));
         assert!(ask(millis(0)));
-        assert_eq!(swept(millis(60_999)), [1, 0], "the minute is in use, and for a second more may be");
+        assert_eq!(
+            swept(millis(60_999)),
+            [1, 0],
+            "the minute is in use, and for a second more may be"
+        );
         assert_eq!(swept(millis(61_000)), [0, 1]);
         assert!(ask(millis(61_000)), "made again");
         assert_eq!(tables.each_ref().map(held), [1, 1]);
@@ -330,10 +386,17 @@ mod dotnet {
         }
         let table = table(Concurrency::new(1), Seed::new());
         let translated = Cell::new(0);
-        let lease = Lease::try_acquire_at(table.key(&Number(1, &translated)), millis(0), 1).unwrap();
+        let lease =
+            Lease::try_acquire_at(table.key(&Number(1, &translated)), millis(0), 1).unwrap();
         assert_eq!(translated.get(), 1);
         let denied = table.key("1").try_acquire_at(millis(0), 1).unwrap_err();
-        assert_eq!(denied, Denied::Exhausted { now: millis(0), permits: 1 });
+        assert_eq!(
+            denied,
+            Denied::Exhausted {
+                now: millis(0),
+                permits: 1
+            }
+        );
         drop(lease);
         assert!(table.key("1").try_acquire_at(millis(0), 1).is_ok());
         assert_eq!(translated.get(), 1, "not once more to give back");
@@ -345,14 +408,24 @@ mod dotnet {
         let table = table(Concurrency::new(5), Seed::new());
         let _lease = Lease::try_acquire_at(table.key("1"), millis(0), 2).unwrap();
         let outer = *table.key(&1.to_string());
-        assert_eq!((outer.available_at(millis(0)), outer.capacity(), held(&table)), (3, 5, 1));
+        assert_eq!(
+            (
+                outer.available_at(millis(0)),
+                outer.capacity(),
+                held(&table)
+            ),
+            (3, 5, 1)
+        );
         assert_eq!(outer.id(), table.key("1").id());
     }
 
     #[test]
     fn partitions_of_two_kinds_of_limit_lie_in_one_table() {
         let lines = (0..64).map(|_| Line::new()).collect::<Vec<_>>();
-        let limits = [bucket(Rate::per_second(1), 1), bucket(Rate::per_minute(1), 3)];
+        let limits = [
+            bucket(Rate::per_second(1), 1),
+            bucket(Rate::per_minute(1), 3),
+        ];
         let table = Keyed::with_limits(limits, lines, Seed::new());
         let of = |plan, key| *table.key_of(plan, key).unwrap();
         assert!(

@@ -1,12 +1,15 @@
-//! What the tests of other rate limiters show, as far as it needs neither waiting nor giving tokens back.
+//! What the tests of other rate limiters show, as far as it needs neither waiting nor giving tokens
+//! back.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time is manual, also where
-//! they sleep. Where we differ on purpose, the function says so, and `docs/coming-from/others.md` lists it.
+//! A module is one of their suites, a function the test of that name there (in our spelling). Time
+//! is manual, also where they sleep. Where we differ on purpose, the function says so, and
+//! `docs/coming-from/others.md` lists it.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    Clock, Denied, FixedWindow, ManualClock, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder,
+    Clock, Denied, FixedWindow, ManualClock, Rate, Retry, Timestamp, TokenBucket,
+    TokenBucketBuilder,
 };
 
 const fn nanos(n: u64) -> Timestamp {
@@ -17,9 +20,12 @@ const fn millis(n: u64) -> Timestamp {
     Timestamp::from_millis(n)
 }
 
-/// How long `bucket` tells a request for `n` at `now` to wait, without asking for the permits themselves: zero if they are there.
+/// How long `bucket` tells a request for `n` at `now` to wait, without asking for the permits
+/// themselves: zero if they are there.
 fn wait_for(bucket: &TokenBucket, now: Timestamp, n: u32) -> Option<Duration> {
-    Denied::Exhausted { now, permits: n }.retry(bucket).wait_from(now)
+    Denied::Exhausted { now, permits: n }
+        .retry(bucket)
+        .wait_from(now)
 }
 
 fn grants(bucket: &TokenBucket, now: Timestamp, n: u32) -> bool {
@@ -33,10 +39,19 @@ mod x_time_rate {
     /// One token comes each `interval`, and not 1 ns before.
     fn check(interval: u64, settings: TokenBucketBuilder) {
         let bucket = settings.initial(0).build().unwrap();
-        assert!(!grants(&bucket, nanos(interval - 1), 1), "every {interval} ns");
+        assert!(
+            !grants(&bucket, nanos(interval - 1), 1),
+            "every {interval} ns"
+        );
         assert!(grants(&bucket, nanos(interval), 1), "every {interval} ns");
-        assert!(!grants(&bucket, nanos(interval + interval - 1), 1), "every {interval} ns");
-        assert!(grants(&bucket, nanos(interval + interval), 1), "every {interval} ns");
+        assert!(
+            !grants(&bucket, nanos(interval + interval - 1), 1),
+            "every {interval} ns"
+        );
+        assert!(
+            grants(&bucket, nanos(interval + interval), 1),
+            "every {interval} ns"
+        );
     }
 
     /// `TestEvery`: the rate of an interval, exact where a float is only near.
@@ -55,7 +70,10 @@ mod x_time_rate {
             10_000_000_000,
         ];
         for interval in intervals {
-            check(interval, TokenBucket::builder(Rate::new(1, Duration::from_nanos(interval)), 1));
+            check(
+                interval,
+                TokenBucket::builder(Rate::new(1, Duration::from_nanos(interval)), 1),
+            );
         }
         // The longest that Go can write, 292 years: in one step.
         let longest = i64::MAX as u64;
@@ -66,7 +84,8 @@ mod x_time_rate {
         assert!((0..1_000).all(|_| grants(&unlimited, Timestamp::ZERO, u32::MAX)));
     }
 
-    /// `TestLimiterBurst3`, with tenths of a second. Differs: n = 0 on an empty bucket is a probe, and denied.
+    /// `TestLimiterBurst3`, with tenths of a second. Differs: n = 0 on an empty bucket is a probe,
+    /// and denied.
     #[test]
     fn limiter_burst_3() {
         let bucket = TokenBucket::new(Rate::per_second(10), 3);
@@ -92,15 +111,27 @@ mod x_time_rate {
         }
     }
 
-    /// `TestLimiterJumpBackwards`. Differs: an older `now` is told what the newest would be, or less, and takes nothing from
-    /// those that come later.
+    /// `TestLimiterJumpBackwards`. Differs: an older `now` is told what the newest would be, or
+    /// less, and takes nothing from those that come later.
     #[test]
     fn limiter_jump_backwards() {
         let bucket = TokenBucket::new(Rate::per_second(10), 3);
-        let steps =
-            [(1, true), (0, true), (0, false), (0, false), (1, true), (1, false), (2, true), (2, false)];
+        let steps = [
+            (1, true),
+            (0, true),
+            (0, false),
+            (0, false),
+            (1, true),
+            (1, false),
+            (2, true),
+            (2, false),
+        ];
         for (tenth, granted) in steps {
-            assert_eq!(grants(&bucket, millis(100 * tenth), 1), granted, "at {tenth} tenths");
+            assert_eq!(
+                grants(&bucket, millis(100 * tenth), 1),
+                granted,
+                "at {tenth} tenths"
+            );
         }
     }
 
@@ -113,25 +144,38 @@ mod x_time_rate {
         assert!(grants(&bucket, nanos(1_300_000_000), 1));
     }
 
-    /// `TestLongRunningQPS`: exactly what the burst and the rate allow, where the original allows for one in a thousand.
+    /// `TestLongRunningQPS`: exactly what the burst and the rate allow, where the original allows
+    /// for one in a thousand.
     #[test]
     fn long_running_qps() {
         let bucket = TokenBucket::new(Rate::per_second(100), 100);
-        let granted = (0..2_500).filter(|poll| grants(&bucket, millis(2 * poll), 1)).count();
+        let granted = (0..2_500)
+            .filter(|poll| grants(&bucket, millis(2 * poll), 1))
+            .count();
         assert_eq!(granted, 100 + 499, "the last poll is 2 ms before 5 s");
         assert!(grants(&bucket, millis(5_000), 1));
     }
 
-    /// `TestSimpleReserve`, where nothing is reserved: more than the burst is never granted, the rest waits its time.
+    /// `TestSimpleReserve`, where nothing is reserved: more than the burst is never granted, the
+    /// rest waits its time.
     #[test]
     fn more_than_the_burst_has_no_time_to_wait() {
         let bucket = TokenBucket::new(Rate::per_second(10), 2);
         let never = bucket.try_acquire_at(Timestamp::ZERO, 3).unwrap_err();
-        assert_eq!(never, Denied::ExceedsCapacity { permits: 3, capacity: 2 });
+        assert_eq!(
+            never,
+            Denied::ExceedsCapacity {
+                permits: 3,
+                capacity: 2
+            }
+        );
         assert_eq!(never.retry(&bucket), Retry::Never);
         assert!(grants(&bucket, Timestamp::ZERO, 2));
         assert!(!grants(&bucket, millis(100), 2));
-        assert_eq!(wait_for(&bucket, millis(100), 2), Some(Duration::from_millis(100)));
+        assert_eq!(
+            wait_for(&bucket, millis(100), 2),
+            Some(Duration::from_millis(100))
+        );
         assert!(grants(&bucket, millis(200), 2));
     }
 
@@ -161,7 +205,10 @@ mod folly {
     #[test]
     fn reverse_time() {
         // Their burst of 10.000001 lets ten whole tokens through.
-        let bucket = TokenBucket::builder(Rate::per_second(1_000), 10).initial(0).build().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(1_000), 10)
+            .initial(0)
+            .build()
+            .unwrap();
         let now = millis(100);
         assert_eq!((0..100).take_while(|_| grants(&bucket, now, 1)).count(), 10);
         let before = format!("{bucket:?}");
@@ -170,13 +217,16 @@ mod folly {
         assert_eq!(bucket.available_at(now), 0);
     }
 
-    /// `TokenBucketTest.sanity`: taken greedily from empty, never more than the rate allows, and not a tenth less.
+    /// `TokenBucketTest.sanity`: taken greedily from empty, never more than the rate allows, and
+    /// not a tenth less.
     #[test]
     fn sanity() {
         for (rate, size) in [(100, 1), (1_000, 1), (10_000, 1), (10_000, 5)] {
             let burst = (rate / 100).max(size);
-            let bucket =
-                TokenBucket::builder(Rate::per_second(rate), burst.into()).initial(0).build().unwrap();
+            let bucket = TokenBucket::builder(Rate::per_second(rate), burst.into())
+                .initial(0)
+                .build()
+                .unwrap();
             let mut taken = 0;
             for milli in 0..10_000 {
                 let now = millis(milli);
@@ -185,12 +235,16 @@ mod folly {
                 }
                 assert!(!grants(&bucket, now, burst + 1));
                 let ideal = u64::from(rate) * milli / 1_000;
-                assert!(taken <= ideal && ideal < taken + u64::from(size), "{taken} of {ideal} at {now}");
+                assert!(
+                    taken <= ideal && ideal < taken + u64::from(size),
+                    "{taken} of {ideal} at {now}"
+                );
             }
         }
     }
 
-    /// `RateLimiter.interval3per100ms`, `interval1per100ms` and `interval15per150ms`: a window that the first request starts.
+    /// `RateLimiter.interval3per100ms`, `interval1per100ms` and `interval15per150ms`: a window that
+    /// the first request starts.
     #[test]
     fn interval_rate_limiter() {
         for (limit, interval) in [(3, 100), (1, 100), (15, 150)] {
@@ -211,14 +265,26 @@ mod folly {
     #[test]
     fn interval_rate_limiter_over_a_year() {
         let year = Duration::from_hours(8_765);
-        let limiter = FixedWindow::builder(1, year).started_by_first_request().build().unwrap();
+        let limiter = FixedWindow::builder(1, year)
+            .started_by_first_request()
+            .build()
+            .unwrap();
         assert!(limiter.try_acquire_at(millis(1), 1).is_ok());
-        assert!(limiter.try_acquire_at(nanos(999_999).saturating_add(year), 1).is_err());
-        assert!(limiter.try_acquire_at(millis(1).saturating_add(year), 1).is_ok());
+        assert!(
+            limiter
+                .try_acquire_at(nanos(999_999).saturating_add(year), 1)
+                .is_err()
+        );
+        assert!(
+            limiter
+                .try_acquire_at(millis(1).saturating_add(year), 1)
+                .is_ok()
+        );
     }
 }
 
-/// throttled, `rate_test.go`, and redis-cell, `cell/mod.rs`. What they call reset is the wait for the whole burst.
+/// throttled, `rate_test.go`, and redis-cell, `cell/mod.rs`. What they call reset is the wait for
+/// the whole burst.
 mod gcra {
     use super::*;
 
@@ -235,7 +301,8 @@ mod gcra {
         (decision.is_err(), bucket.available_at(now), reset, retry)
     }
 
-    /// `TestRateLimit`: one a second, five at once. No retry stands for their -1. Their volume of 0 is a look, not a probe.
+    /// `TestRateLimit`: one a second, five at once. No retry stands for their -1. Their volume of 0
+    /// is a look, not a probe.
     #[test]
     fn rate_limit() {
         let bucket = TokenBucket::new(Rate::per_second(1), 5);
@@ -254,7 +321,11 @@ mod gcra {
             (15_000, 6, (true, 5, 0.0, None)),
         ];
         for (now, n, expected) in steps {
-            assert_eq!(outcome(&bucket, millis(now), n), expected, "{n} at {now} ms");
+            assert_eq!(
+                outcome(&bucket, millis(now), n),
+                expected,
+                "{n} at {now} ms"
+            );
         }
     }
 
@@ -279,13 +350,18 @@ mod envoy {
         assert!(!grants(&bucket, Timestamp::ZERO, 1));
     }
 
-    /// `YearlyMinRefillRate`. Differs: a rate is not clamped, and slower ones than one a year exist.
+    /// `YearlyMinRefillRate`. Differs: a rate is not clamped, and slower ones than one a year
+    /// exist.
     #[test]
     fn yearly_min_refill_rate() {
         let year = Duration::from_hours(365 * 24);
         let bucket = TokenBucket::new(Rate::new(1, year), 1);
         assert!(grants(&bucket, Timestamp::ZERO, 1));
-        assert!(!grants(&bucket, Timestamp::from_secs(year.as_secs() - 1), 1));
+        assert!(!grants(
+            &bucket,
+            Timestamp::from_secs(year.as_secs() - 1),
+            1
+        ));
         assert!(grants(&bucket, Timestamp::ZERO.saturating_add(year), 1));
 
         let slower = TokenBucket::new(Rate::new(1, 2 * year), 1);
@@ -319,10 +395,14 @@ mod envoy {
         assert!(grants(&bucket, Timestamp::ZERO, 9));
         assert_eq!(wait_for(&bucket, Timestamp::ZERO, 1), Some(Duration::ZERO));
         assert!(grants(&bucket, Timestamp::ZERO, 1));
-        assert_eq!(wait_for(&bucket, Timestamp::ZERO, 1), Some(Duration::from_millis(200)));
+        assert_eq!(
+            wait_for(&bucket, Timestamp::ZERO, 1),
+            Some(Duration::from_millis(200))
+        );
     }
 
-    /// `ConsumeAndNextToken`. Differs: there is no partial take; who wants what there is asks first.
+    /// `ConsumeAndNextToken`. Differs: there is no partial take; who wants what there is asks
+    /// first.
     #[test]
     fn consume_and_next_token() {
         let bucket = TokenBucket::new(Rate::per_second(5), 10);
@@ -330,7 +410,10 @@ mod envoy {
         let there = u32::try_from(bucket.available_at(Timestamp::ZERO)).unwrap();
         assert_eq!(there, 10);
         assert!(grants(&bucket, Timestamp::ZERO, there));
-        assert_eq!(wait_for(&bucket, Timestamp::ZERO, 1), Some(Duration::from_millis(200)));
+        assert_eq!(
+            wait_for(&bucket, Timestamp::ZERO, 1),
+            Some(Duration::from_millis(200))
+        );
         assert!(grants(&bucket, millis(400), 1));
         assert_eq!(wait_for(&bucket, millis(400), 1), Some(Duration::ZERO));
     }
@@ -338,7 +421,10 @@ mod envoy {
     /// `MultipleThreadsConsume`: four threads take exactly what comes in while the clock moves on.
     #[test]
     fn multiple_threads_consume() {
-        let (clock, bucket) = (ManualClock::new(), TokenBucket::new(Rate::per_second(1), 1_200));
+        let (clock, bucket) = (
+            ManualClock::new(),
+            TokenBucket::new(Rate::per_second(1), 1_200),
+        );
         assert!(grants(&bucket, clock.now(), 1_200));
         let taken: u32 = std::thread::scope(|scope| {
             let takers = [1, 1, 2, 3].map(|n| {
@@ -372,20 +458,33 @@ mod envoy {
 mod nginx {
     use super::*;
 
-    /// One request and an excess of 12 pass, of which 8 are not delayed; the next come 200 ms apart.
+    /// One request and an excess of 12 pass, of which 8 are not delayed; the next come 200 ms
+    /// apart.
     #[test]
     fn two_stage_rate_limiting() {
         let all = TokenBucket::new(Rate::per_second(5), 1 + 12);
-        assert!((0..15).map(|_| grants(&all, Timestamp::ZERO, 1)).eq((0..15).map(|i| i < 13)));
+        assert!(
+            (0..15)
+                .map(|_| grants(&all, Timestamp::ZERO, 1))
+                .eq((0..15).map(|i| i < 13))
+        );
 
-        let at_once = TokenBucket::builder(Rate::per_second(5), 1 + 12).initial(1 + 8).build().unwrap();
-        assert!((0..15).map(|_| grants(&at_once, Timestamp::ZERO, 1)).eq((0..15).map(|i| i < 9)));
+        let at_once = TokenBucket::builder(Rate::per_second(5), 1 + 12)
+            .initial(1 + 8)
+            .build()
+            .unwrap();
+        assert!(
+            (0..15)
+                .map(|_| grants(&at_once, Timestamp::ZERO, 1))
+                .eq((0..15).map(|i| i < 9))
+        );
         let delays = (1..=4).map(|n| wait_for(&at_once, Timestamp::ZERO, n).unwrap());
         assert!(delays.eq([200, 400, 600, 800].map(Duration::from_millis)));
     }
 }
 
-/// webriots/rate. Differs: tokens are not confined to eight bits (its table of buckets by key is another matter).
+/// webriots/rate. Differs: tokens are not confined to eight bits (its table of buckets by key is
+/// another matter).
 mod webriots {
     use super::*;
 

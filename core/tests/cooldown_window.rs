@@ -1,4 +1,5 @@
-//! A window that the first request starts, and the wait of those who exceed it: Ocelot's cases, a model that never wraps, and the bound.
+//! A window that the first request starts, and the wait of those who exceed it: Ocelot's cases, a
+//! model that never wraps, and the bound.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -8,8 +9,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    CooldownWindow, CooldownWindowBuilder, Denied, Idle, Limiter, Receipt, Retry, Setting, SettingsError,
-    Timestamp, Word,
+    CooldownWindow, CooldownWindowBuilder, Denied, Idle, Limiter, Receipt, Retry, Setting,
+    SettingsError, Timestamp, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,7 +33,9 @@ macro_rules! on_both_widths {
 
 fn limit<W: Word>(limit: u64, period: Duration, wait: Option<Duration>) -> CooldownWindow<W> {
     let builder = CooldownWindow::builder(limit, period);
-    wait.map_or(builder, |wait| builder.wait(wait)).build_on().unwrap()
+    wait.map_or(builder, |wait| builder.wait(wait))
+        .build_on()
+        .unwrap()
 }
 
 fn take<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) -> bool {
@@ -62,7 +65,12 @@ mod ocelot {
 
     fn a_hundred_a_second_and_a_wait_of_three<W: Word>() {
         let limit = limit::<W>(100, SECOND, Some(Duration::from_secs(3)));
-        assert_eq!((0..100).filter(|&request| take(&limit, ms(request))).count(), 100);
+        assert_eq!(
+            (0..100)
+                .filter(|&request| take(&limit, ms(request)))
+                .count(),
+            100
+        );
         assert!(!take(&limit, ms(100)));
         assert!(!take(&limit, ms(3_099)));
         assert!(take(&limit, ms(3_100)));
@@ -133,12 +141,21 @@ fn requests_in_the_wait_do_not_prolong_it_and_write_nothing<W: Word>() {
     for at in (300..1_300).chain([0]) {
         assert_eq!(
             limit.try_acquire_at(ms(at), 1).unwrap_err(),
-            Denied::Exhausted { now: ms(at), permits: 1 }
+            Denied::Exhausted {
+                now: ms(at),
+                permits: 1
+            }
         );
     }
     assert_eq!(format!("{limit:?}"), waiting);
-    assert_eq!((limit.available_at(ms(1_299)), limit.available_at(ms(1_300))), (0, 1));
-    assert_eq!((limit.idle_at(ms(1_299)), limit.idle_at(ms(1_300))), (Idle::InUse, Idle::Since(ms(1_300))));
+    assert_eq!(
+        (limit.available_at(ms(1_299)), limit.available_at(ms(1_300))),
+        (0, 1)
+    );
+    assert_eq!(
+        (limit.idle_at(ms(1_299)), limit.idle_at(ms(1_300))),
+        (Idle::InUse, Idle::Since(ms(1_300)))
+    );
     assert!(take(&limit, ms(1_300)));
 }
 
@@ -147,10 +164,22 @@ fn more_than_the_limit_and_probes_and_looks_start_no_wait<W: Word>() {
     assert!(limit.try_acquire_at(ms(0), 2).is_ok());
     let before = format!("{limit:?}");
     let denied = limit.try_acquire_at(ms(1), 3).unwrap_err();
-    assert_eq!(denied, Denied::ExceedsCapacity { permits: 3, capacity: 2 });
+    assert_eq!(
+        denied,
+        Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        }
+    );
     assert_eq!(denied.retry(&limit), Retry::Never);
-    assert_eq!(limit.try_acquire_at(ms(1), 0).unwrap_err().retry(&limit), Retry::At(ms(1_000)));
-    assert_eq!(limit.peek_at(ms(1), 1).unwrap_err().retry(&limit), Retry::At(ms(1_000)));
+    assert_eq!(
+        limit.try_acquire_at(ms(1), 0).unwrap_err().retry(&limit),
+        Retry::At(ms(1_000))
+    );
+    assert_eq!(
+        limit.peek_at(ms(1), 1).unwrap_err().retry(&limit),
+        Retry::At(ms(1_000))
+    );
     assert_eq!(limit.available_at(ms(1)), 0);
     assert_eq!(format!("{limit:?}"), before);
     assert!(take(&limit, ms(1_000)));
@@ -160,7 +189,10 @@ fn a_request_for_more_than_are_left_starts_the_wait<W: Word>() {
     let limit = limit::<W>(3, SECOND, Some(SECOND));
     assert!(limit.try_acquire_at(ms(0), 2).is_ok());
     assert!(limit.try_acquire_at(ms(500), 2).is_err());
-    assert!(!take(&limit, ms(500)), "one was left, and is not granted in the wait");
+    assert!(
+        !take(&limit, ms(500)),
+        "one was left, and is not granted in the wait"
+    );
     assert!(limit.try_acquire_at(ms(1_500), 3).is_ok());
 }
 
@@ -176,7 +208,10 @@ fn a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant<W: Word
     // In ticks of 100 ms the wait is three of them, and the newest grant is known to two.
     let settings = CooldownWindow::builder(2, SECOND).wait(Duration::from_millis(300));
     for (tick, end) in [(1, 5_768 + 300), (100, 5_800 + 300)] {
-        let limit: CooldownWindow<W> = settings.tick(Duration::from_millis(tick)).build_on().unwrap();
+        let limit: CooldownWindow<W> = settings
+            .tick(Duration::from_millis(tick))
+            .build_on()
+            .unwrap();
         assert!(take(&limit, ms(5_000)) && take(&limit, ms(5_900)));
         let denied = limit.try_acquire_at(ms(5_100), 1).unwrap_err();
         assert_eq!(denied.retry(&limit), Retry::At(ms(end)));
@@ -191,7 +226,10 @@ fn who_is_granted_late_does_not_hide_the_newest_grant<W: Word>() {
         assert!(take(&limit, ms(at)));
     }
     assert!(!take(&limit, ms(4_900)));
-    assert_eq!((limit.available_at(ms(5_899)), limit.available_at(ms(5_950))), (0, 4));
+    assert_eq!(
+        (limit.available_at(ms(5_899)), limit.available_at(ms(5_950))),
+        (0, 4)
+    );
 }
 
 fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
@@ -201,10 +239,20 @@ fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
     assert_eq!(limit.available_at(ms(1)), 1);
     let mut second = limit.take_at(ms(2), 1).unwrap();
     assert!(!take(&limit, ms(3)));
-    assert_eq!((limit.refund_at(ms(4), 1, &mut second), limit.available_at(ms(4))), (0, 0), "in the wait");
+    assert_eq!(
+        (
+            limit.refund_at(ms(4), 1, &mut second),
+            limit.available_at(ms(4))
+        ),
+        (0, 0),
+        "in the wait"
+    );
     assert!(take(&limit, ms(1_000)));
     assert_eq!(
-        (limit.refund_at(ms(1_001), 1, &mut first), limit.available_at(ms(1_001))),
+        (
+            limit.refund_at(ms(1_001), 1, &mut first),
+            limit.available_at(ms(1_001))
+        ),
         (0, 1),
         "a newer window"
     );
@@ -216,51 +264,107 @@ fn the_end_of_time_is_denied_and_named_never<W: Word>() {
         let granted = take(&limit, Timestamp::MAX) || take(&limit, ns(u64::MAX - 1));
         let denied = limit.try_acquire_at(Timestamp::MAX, 1).unwrap_err();
         assert_eq!(denied.retry(&limit), Retry::Never);
-        assert!(granted || W::BITS < 64, "only a word that has come around may deny the first");
+        assert!(
+            granted || W::BITS < 64,
+            "only a word that has come around may deny the first"
+        );
     }
 }
 
 fn settings_are_refused_by_name<W: Word>() {
     let build = |settings: CooldownWindowBuilder| settings.build_on::<W>().map(drop);
     let zero = |setting| Err(SettingsError::Zero { setting });
-    assert_eq!(build(CooldownWindow::builder(0, SECOND)), zero(Setting::Limit));
-    assert_eq!(build(CooldownWindow::builder(1, Duration::ZERO)), zero(Setting::Window));
-    assert_eq!(build(CooldownWindow::builder(1, SECOND).wait(Duration::ZERO)), zero(Setting::Wait));
-    assert_eq!(build(CooldownWindow::builder(1, SECOND).tick(Duration::ZERO)), zero(Setting::Tick));
-    assert_eq!(build(CooldownWindow::builder(1, SECOND).wait(Duration::MAX)), {
-        Err(SettingsError::TooLarge { setting: Setting::Wait, max: u64::MAX / 2 })
-    });
+    assert_eq!(
+        build(CooldownWindow::builder(0, SECOND)),
+        zero(Setting::Limit)
+    );
+    assert_eq!(
+        build(CooldownWindow::builder(1, Duration::ZERO)),
+        zero(Setting::Window)
+    );
+    assert_eq!(
+        build(CooldownWindow::builder(1, SECOND).wait(Duration::ZERO)),
+        zero(Setting::Wait)
+    );
+    assert_eq!(
+        build(CooldownWindow::builder(1, SECOND).tick(Duration::ZERO)),
+        zero(Setting::Tick)
+    );
+    assert_eq!(
+        build(CooldownWindow::builder(1, SECOND).wait(Duration::MAX)),
+        {
+            Err(SettingsError::TooLarge {
+                setting: Setting::Wait,
+                max: u64::MAX / 2,
+            })
+        }
+    );
     let short = CooldownWindow::builder(1, SECOND).staleness(Duration::from_millis(999));
-    assert!(matches!(build(short), Err(SettingsError::TooSmall { setting: Setting::Staleness, .. })));
+    assert!(matches!(
+        build(short),
+        Err(SettingsError::TooSmall {
+            setting: Setting::Staleness,
+            ..
+        })
+    ));
     let with = |limit| build(CooldownWindow::builder(limit, SECOND).wait(Duration::from_secs(5)));
-    let Err(SettingsError::TooLarge { setting: Setting::Limit, max }) = with(u64::MAX) else {
+    let Err(SettingsError::TooLarge {
+        setting: Setting::Limit,
+        max,
+    }) = with(u64::MAX)
+    else {
         panic!("{:?}", with(u64::MAX))
     };
     assert_eq!(with(max), Ok(()));
-    assert_eq!(with(max + 1), Err(SettingsError::TooLarge { setting: Setting::Limit, max }));
-    // A wait that is shorter than the period takes bits of the word: here two more, as there are four waits to a period.
+    assert_eq!(
+        with(max + 1),
+        Err(SettingsError::TooLarge {
+            setting: Setting::Limit,
+            max
+        })
+    );
+    // A wait that is shorter than the period takes bits of the word: here two more, as there are
+    // four waits to a period.
     let with = |limit, wait: u64| {
         let settings = CooldownWindow::builder(limit, SECOND).wait(Duration::from_millis(wait));
         build(settings.tick(Duration::from_millis(250)))
     };
     let most = |wait| match with(u64::MAX, wait) {
-        Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => max,
+        Err(SettingsError::TooLarge {
+            setting: Setting::Limit,
+            max,
+        }) => max,
         other => panic!("{other:?}"),
     };
     assert_eq!((most(1_000) + 1) / (most(250) + 1), 4);
     assert_eq!(with(most(250), 250), Ok(()));
     assert_eq!(
         with(most(250) + 1, 250),
-        Err(SettingsError::TooLarge { setting: Setting::Limit, max: most(250) })
+        Err(SettingsError::TooLarge {
+            setting: Setting::Limit,
+            max: most(250)
+        })
     );
 }
 
 #[test]
 fn the_tick_is_the_finest_whose_horizon_is_an_hour_with_a_wait_that_takes_bits_too() {
     let tick = |wait| limit::<u32>(1_000, SECOND, Some(Duration::from_millis(wait))).tick();
-    assert_eq!(tick(1_000), Duration::from_millis(1), "22 bits for the end: 70 minutes");
-    assert_eq!(tick(500), Duration::from_millis(10), "20 bits: 3 hours, or 17 minutes with the finer tick");
-    assert_eq!(tick(100), Duration::from_millis(100), "18 bits: 7 hours, or 44 minutes with the finer tick");
+    assert_eq!(
+        tick(1_000),
+        Duration::from_millis(1),
+        "22 bits for the end: 70 minutes"
+    );
+    assert_eq!(
+        tick(500),
+        Duration::from_millis(10),
+        "20 bits: 3 hours, or 17 minutes with the finer tick"
+    );
+    assert_eq!(
+        tick(100),
+        Duration::from_millis(100),
+        "18 bits: 7 hours, or 44 minutes with the finer tick"
+    );
 }
 
 #[test]
@@ -268,17 +372,25 @@ fn a_horizon_shorter_than_the_origin_is_old_is_counted_from_the_origin() {
     let now = Timestamp::from_secs(1_763_740_800);
     let settings = CooldownWindow::builder(9, SECOND).wait(SECOND);
     let limit: CooldownWindow<u32> = settings.origin(now).build_on().unwrap();
-    assert_eq!((limit.idle_at(now), limit.available_at(now)), (Idle::Since(now), 9));
+    assert_eq!(
+        (limit.idle_at(now), limit.available_at(now)),
+        (Idle::Since(now), 9)
+    );
     // And where the tick is 1 ns.
     let settings = CooldownWindow::builder(1 << 20, SECOND).tick(Duration::from_nanos(1));
     let limit = settings.origin(now).build_on::<u64>().unwrap();
-    assert_eq!((limit.idle_at(now), limit.available_at(now)), (Idle::Since(now), 1 << 20));
+    assert_eq!(
+        (limit.idle_at(now), limit.available_at(now)),
+        (Idle::Since(now), 1 << 20)
+    );
 }
 
-/// A window that has been idle for almost a whole turn of a narrow word: where its end lies as far ahead as that of a window that is on, for
-/// one who is as late as may be.
+/// A window that has been idle for almost a whole turn of a narrow word: where its end lies as far
+/// ahead as that of a window that is on, for one who is as late as may be.
 fn come_around(wait: Duration) -> (CooldownWindow<u32>, u64) {
-    let settings = CooldownWindow::builder(2, SECOND).wait(wait).tick(Duration::from_millis(1));
+    let settings = CooldownWindow::builder(2, SECOND)
+        .wait(wait)
+        .tick(Duration::from_millis(1));
     let limit: CooldownWindow<u32> = settings.staleness(SECOND).build_on().unwrap();
     assert!(take(&limit, ms(0)));
     let range = u64::try_from(limit.horizon().as_millis()).unwrap() + 1;
@@ -290,13 +402,25 @@ fn come_around(wait: Duration) -> (CooldownWindow<u32>, u64) {
 #[test]
 fn before_an_old_window_counts_again_all_are_denied_for_the_staleness() {
     let (limit, again) = come_around(SECOND);
-    assert_eq!(limit.available_at(ms(again)), 1, "what was left in the old window");
-    assert_eq!([1, 1_000].map(|early| limit.available_at(ms(again - early))), [0, 0]);
+    assert_eq!(
+        limit.available_at(ms(again)),
+        1,
+        "what was left in the old window"
+    );
+    assert_eq!(
+        [1, 1_000].map(|early| limit.available_at(ms(again - early))),
+        [0, 0]
+    );
     assert_eq!(limit.available_at(ms(again - 1_001)), 2);
     let before = format!("{limit:?}");
     let denied = limit.try_acquire_at(ms(again - 500), 1).unwrap_err();
-    assert_eq!((denied.retry(&limit), format!("{limit:?}")), (Retry::At(ms(again)), before));
-    assert!(limit.peek_at(ms(again), 1).is_ok() && limit.peek_at(ns(again * 1_000_000 - 1), 1).is_err());
+    assert_eq!(
+        (denied.retry(&limit), format!("{limit:?}")),
+        (Retry::At(ms(again)), before)
+    );
+    assert!(
+        limit.peek_at(ms(again), 1).is_ok() && limit.peek_at(ns(again * 1_000_000 - 1), 1).is_err()
+    );
     // For who is late after a grant, the limiter is not idle.
     assert!(take(&limit, ms(again)) && !take(&limit, ms(again - 1_000)));
 }
@@ -366,8 +490,13 @@ impl Model {
         if self.count + n > self.limit {
             self.waiting = true;
             if let Some(wait) = self.wait {
-                // What is remembered of the newest grant, where the wait would not outlast the window anyway.
-                let grain = if wait < self.period { 1 << wait.ilog2() } else { self.period };
+                // What is remembered of the newest grant, where the wait would not outlast the
+                // window anyway.
+                let grain = if wait < self.period {
+                    1 << wait.ilog2()
+                } else {
+                    self.period
+                };
                 let newest = self.start + (self.newest - self.start) / grain * grain;
                 self.end = newest.max(self.ceil(now)) + wait;
                 assert!(self.end > self.newest);
@@ -390,10 +519,20 @@ struct Tally {
 }
 
 fn agrees_with_a_model_that_never_wraps<W: Word>() {
-    let traces = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+    let traces = if cfg!(debug_assertions) {
+        2_000
+    } else {
+        20_000
+    };
     let mut tally = Tally::default();
     for seed in 0..traces {
-        trace::<W>(&mut Draws::Seeded { state: seed, steps: 200 }, &mut tally);
+        trace::<W>(
+            &mut Draws::Seeded {
+                state: seed,
+                steps: 200,
+            },
+            &mut tally,
+        );
     }
     println!("{tally:?}");
     let each = traces * 5;
@@ -419,7 +558,9 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     if draws.once_in(3) {
         settings = settings.tick(Duration::from_nanos(draws.magnitude(period).max(1)));
     }
-    let Ok(limit) = settings.build_on::<W>() else { return };
+    let Ok(limit) = settings.build_on::<W>() else {
+        return;
+    };
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let step = nanos(limit.tick());
     let mut model = Model {
@@ -445,18 +586,30 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         let (at, told) = (ns(now), limit.available_at(ns(now)));
         assert_eq!(told, model.available(now), "at {now}: {limit:?} {model:?}");
         let some = draws.magnitude(most.min(u32::MAX.into()));
-        let n = draws.one_of(&[some, 1, 1, told, told + 1, 0]).min(u32::MAX.into()) as u32;
+        let n = draws
+            .one_of(&[some, 1, 1, told, told + 1, 0])
+            .min(u32::MAX.into()) as u32;
         tally.late += u64::from(now < newest);
         let before = format!("{limit:?}");
         let waiting = model.waiting && told == 0;
         let expected = n > 0 && u64::from(n) <= most && model.take(now, n.into());
         let decision = limit.take_at(at, n);
-        let context = || format!("{n} at {now}: {decision:?}, before {before}, after {limit:?}\n{model:?}");
+        let context =
+            || format!("{n} at {now}: {decision:?}, before {before}, after {limit:?}\n{model:?}");
         if u64::from(n) > most {
-            assert!(matches!(decision, Err(Denied::ExceedsCapacity { .. })), "{}", context());
+            assert!(
+                matches!(decision, Err(Denied::ExceedsCapacity { .. })),
+                "{}",
+                context()
+            );
             assert_eq!(format!("{limit:?}"), before, "{}", context());
         } else if n == 0 {
-            assert_eq!((decision.is_ok(), format!("{limit:?}")), (told > 0, before.clone()), "{}", context());
+            assert_eq!(
+                (decision.is_ok(), format!("{limit:?}")),
+                (told > 0, before.clone()),
+                "{}",
+                context()
+            );
         } else {
             assert_eq!(decision.is_ok(), expected, "{}", context());
             newest = newest.max(now);
@@ -465,7 +618,9 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                     tally.granted += 1;
                     last = Some((receipt, model.starts, n));
                 }
-                Err(_) if waiting => assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote"),
+                Err(_) if waiting => {
+                    assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote")
+                }
                 Err(_) => tally.waits += 1,
             }
         }
@@ -478,7 +633,12 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         if let Some((mut receipt, start, n)) = last.filter(|_| draws.once_in(8)) {
             let back = limit.refund_at(ns(now), n, &mut receipt);
             let is_on = start == model.starts && !model.waiting;
-            assert_eq!(back, if is_on { n } else { 0 }, "of start {start}: {}", context());
+            assert_eq!(
+                back,
+                if is_on { n } else { 0 },
+                "of start {start}: {}",
+                context()
+            );
             model.count -= u64::from(back);
             tally.refunded += u64::from(back > 0);
             last = None;
@@ -504,11 +664,17 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
 fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
     let mut most = 0;
     for seed in 0..2_000 {
-        let mut draws = Draws::Seeded { state: seed, steps: 400 };
-        let (period, wait) = (draws.within(1, 40) * 1_000_000, draws.within(1, 40) * 1_000_000);
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 400,
+        };
+        let (period, wait) = (
+            draws.within(1, 40) * 1_000_000,
+            draws.within(1, 40) * 1_000_000,
+        );
         let permits = draws.within(1, 4);
-        let mut settings =
-            CooldownWindow::builder(permits, Duration::from_nanos(period)).tick(Duration::from_micros(100));
+        let mut settings = CooldownWindow::builder(permits, Duration::from_nanos(period))
+            .tick(Duration::from_micros(100));
         let waits = draws.once_in(2);
         if waits {
             settings = settings.wait(Duration::from_nanos(wait));
@@ -522,7 +688,8 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
             let n = draws.one_of(&[some, 1, permits]) as u32;
             let latest = now.saturating_sub(900_000_000);
             let (near, far) = (draws.within(0, period), draws.magnitude(now - latest));
-            // Some of those who were denied come back when they were told to, by a clock that is slow.
+            // Some of those who were denied come back when they were told to, by a clock that is
+            // slow.
             back = back.max(latest);
             let at = draws.one_of(&[now, now.saturating_sub(near), now - far, back, back, back]);
             match limit.take_at(ns(at), n) {
@@ -532,7 +699,9 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
                     grants.push((newest, u64::from(n)));
                 }
                 Err(denied) => {
-                    let Retry::At(end) = denied.retry(&limit) else { panic!("{denied:?}") };
+                    let Retry::At(end) = denied.retry(&limit) else {
+                        panic!("{denied:?}")
+                    };
                     back = now.min(end.as_nanos());
                 }
             }
@@ -553,7 +722,10 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
             for &(at, n) in grants.iter().skip(index).take(60) {
                 sum += n;
                 let spans = (at - first) / m + 1;
-                assert!(sum <= permits * (1 + spans), "{sum} from {first} to {at}, m {m}: {limit:?}");
+                assert!(
+                    sum <= permits * (1 + spans),
+                    "{sum} from {first} to {at}, m {m}: {limit:?}"
+                );
                 if spans == 1 {
                     most = most.max(100 * sum / permits);
                 }
@@ -565,8 +737,14 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
 
 #[test]
 fn fresh_starts_lie_a_wait_apart_and_after_all_grants_before() {
-    let limit = CooldownWindow::builder(3, SECOND).wait(Duration::from_millis(10)).build().unwrap();
-    let mut draws = Draws::Seeded { state: 7, steps: 200_000 };
+    let limit = CooldownWindow::builder(3, SECOND)
+        .wait(Duration::from_millis(10))
+        .build()
+        .unwrap();
+    let mut draws = Draws::Seeded {
+        state: 7,
+        steps: 200_000,
+    };
     let (mut newest, mut granted, mut start, mut starts, mut late) = (0, 0, None, 0, 0);
     while draws.another_step() {
         let (ahead, behind) = (draws.magnitude(20_000_000), draws.magnitude(2_000_000_000));

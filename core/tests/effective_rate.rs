@@ -1,5 +1,5 @@
-//! The rate that a token bucket admits is the configured one, to the permit: the table in `docs/effective-rate.md` is made of the
-//! numbers that are counted here.
+//! The rate that a token bucket admits is the configured one, to the permit: the table in
+//! `docs/effective-rate.md` is made of the numbers that are counted here.
 
 use core::time::Duration;
 
@@ -22,7 +22,13 @@ struct Row {
 }
 
 const ROWS: [Row; 8] = [
-    Row { name: "3 / s", permits: 3, period: SECOND, span: ("1,000 s", 1_000 * SECOND), governor: 3_002 },
+    Row {
+        name: "3 / s",
+        permits: 3,
+        period: SECOND,
+        span: ("1,000 s", 1_000 * SECOND),
+        governor: 3_002,
+    },
     Row {
         name: "3 M / s",
         permits: 3_000_000,
@@ -58,16 +64,30 @@ const ROWS: [Row; 8] = [
         span: ("100 ms", SECOND / 10),
         governor: 100_000_002,
     },
-    Row { name: "1 / h", permits: 1, period: HOUR, span: ("1,000 h", 1_000 * HOUR), governor: 1_002 },
-    Row { name: "1 / year", permits: 1, period: YEAR, span: ("200 years", 200 * YEAR), governor: 202 },
+    Row {
+        name: "1 / h",
+        permits: 1,
+        period: HOUR,
+        span: ("1,000 h", 1_000 * HOUR),
+        governor: 1_002,
+    },
+    Row {
+        name: "1 / year",
+        permits: 1,
+        period: YEAR,
+        span: ("200 years", 200 * YEAR),
+        governor: 202,
+    },
 ];
 
-/// What a bucket that never rounds has admitted up to `span`, both ends included, if every permit is taken at once.
+/// What a bucket that never rounds has admitted up to `span`, both ends included, if every permit
+/// is taken at once.
 fn promised(row: &Row, span: u64) -> u64 {
     BURST + (u128::from(span) * u128::from(row.permits) / u128::from(row.period)) as u64
 }
 
-/// Takes each permit at the first instant that there is one, and calls `each` with the instant and the permits so far.
+/// Takes each permit at the first instant that there is one, and calls `each` with the instant and
+/// the permits so far.
 fn greedily<W: Word>(bucket: &TokenBucket<W>, span: u64, mut each: impl FnMut(u64, u64)) -> u64 {
     let (mut now, mut admitted) = (Timestamp::ZERO, 0);
     loop {
@@ -88,8 +108,14 @@ fn counted<W: Word>(row: &Row, bucket: &TokenBucket<W>) -> u64 {
     let (mut last, mut before) = (0, 0);
     greedily(bucket, row.span.1, |now, admitted| {
         if now > last {
-            // All that came in up to here was taken at `last`: 1 ns earlier than now there was no more.
-            assert_eq!(before, promised(row, now - 1), "{} at {now} - 1 ns", row.name);
+            // All that came in up to here was taken at `last`: 1 ns earlier than now there was no
+            // more.
+            assert_eq!(
+                before,
+                promised(row, now - 1),
+                "{} at {now} - 1 ns",
+                row.name
+            );
             last = now;
         }
         before = admitted;
@@ -98,7 +124,11 @@ fn counted<W: Word>(row: &Row, bucket: &TokenBucket<W>) -> u64 {
 
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    let groups = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(",")
 }
 
@@ -126,7 +156,11 @@ fn what_is_admitted_is_the_burst_and_the_rate_to_the_permit_and_the_documentatio
     for row in &ROWS {
         let promised = promised(row, row.span.1);
         let rate = Rate::new(row.permits, Duration::from_nanos(row.period));
-        let ours = if takes_long(row) { promised } else { counted(row, &TokenBucket::new(rate, BURST)) };
+        let ours = if takes_long(row) {
+            promised
+        } else {
+            counted(row, &TokenBucket::new(rate, BURST))
+        };
         assert_eq!(ours, promised, "{}", row.name);
         let line = format!(
             "| {} | {} | {} | {} | {} | {} | {} |\n",
@@ -142,28 +176,42 @@ fn what_is_admitted_is_the_burst_and_the_rate_to_the_permit_and_the_documentatio
             missing.push_str(&line);
         }
     }
-    assert!(missing.is_empty(), "docs/effective-rate.md lacks these lines:\n{missing}");
+    assert!(
+        missing.is_empty(),
+        "docs/effective-rate.md lacks these lines:\n{missing}"
+    );
 }
 
 #[test]
 fn on_32_bits_the_rate_is_as_exact_where_it_fits() {
-    for (permits, period, span) in
-        [(3, SECOND, 1_000 * SECOND), (3_000_000, SECOND, SECOND / 10), (1, HOUR, 1_000 * HOUR)]
-    {
+    for (permits, period, span) in [
+        (3, SECOND, 1_000 * SECOND),
+        (3_000_000, SECOND, SECOND / 10),
+        (1, HOUR, 1_000 * HOUR),
+    ] {
         let rate = Rate::new(permits, Duration::from_nanos(period));
-        let bucket = TokenBucket::builder(rate, 100).build_on::<u32>().expect("fits");
+        let bucket = TokenBucket::builder(rate, 100)
+            .build_on::<u32>()
+            .expect("fits");
         let tick = bucket.tick().as_nanos() as u64;
         let admitted = greedily(&bucket, span, |_, _| {});
         let whole = u128::from(span / tick * tick);
-        assert_eq!(u128::from(admitted), 100 + whole * u128::from(permits) / u128::from(period), "{rate:?}");
+        assert_eq!(
+            u128::from(admitted),
+            100 + whole * u128::from(permits) / u128::from(period),
+            "{rate:?}"
+        );
     }
 }
 
 #[test]
 fn over_long_spans_nothing_drifts() {
-    for (permits, period) in
-        [(700_000_000, SECOND), (999_999_937, SECOND), (7, 10), (1_000_000_007, SECOND + 9)]
-    {
+    for (permits, period) in [
+        (700_000_000, SECOND),
+        (999_999_937, SECOND),
+        (7, 10),
+        (1_000_000_007, SECOND + 9),
+    ] {
         let rate = Rate::new(permits, Duration::from_nanos(period));
         let burst = u64::from(u32::MAX);
         let bucket = TokenBucket::new(rate, burst);
@@ -172,9 +220,12 @@ fn over_long_spans_nothing_drifts() {
         for step in 0..100_000u64 {
             let now = step * 1_000_000_033;
             let available = bucket.available_at(Timestamp::from_nanos(now));
-            bucket.take_at(Timestamp::from_nanos(now), available as u32).expect("available");
+            bucket
+                .take_at(Timestamp::from_nanos(now), available as u32)
+                .expect("available");
             admitted += u128::from(available);
-            let ideal = u128::from(burst) + u128::from(now) * u128::from(permits) / u128::from(period);
+            let ideal =
+                u128::from(burst) + u128::from(now) * u128::from(permits) / u128::from(period);
             assert_eq!(admitted, ideal, "{rate:?} at {now}");
         }
     }

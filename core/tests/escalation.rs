@@ -8,8 +8,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry, Setting,
-    SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry,
+    Setting, SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,13 +38,20 @@ enum Advice {
 }
 
 const fn threshold<D>(used: u64, seconds: u64, decision: D) -> Threshold<D> {
-    Threshold { used, hold: Duration::from_secs(seconds), decision }
+    Threshold {
+        used,
+        hold: Duration::from_secs(seconds),
+        decision,
+    }
 }
 
 /// Ten at once: warns at half for 5 s, slows down at 80 % for 2 s, and says so when none is left.
 fn ten<W: Word>() -> Escalation<Concurrency, Advice, 3, W> {
-    let thresholds =
-        [threshold(5, 5, Advice::Warn), threshold(8, 2, Advice::SlowDown), threshold(10, 0, Advice::Stop)];
+    let thresholds = [
+        threshold(5, 5, Advice::Warn),
+        threshold(8, 2, Advice::SlowDown),
+        threshold(10, 0, Advice::Stop),
+    ];
     Escalation::try_new(Concurrency::new(10), thresholds).unwrap()
 }
 
@@ -69,21 +76,31 @@ on_both_widths!(
 fn a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after<W: Word>() {
     let limit = ten::<W>();
     let four = limit.try_acquire_at(s(0), 4).unwrap();
-    assert_eq!((limit.decision_at(s(0)), limit.decisions_at(s(0))), (None, [false; 3]));
+    assert_eq!(
+        (limit.decision_at(s(0)), limit.decisions_at(s(0))),
+        (None, [false; 3])
+    );
     let five = limit.try_acquire_at(s(1), 1).unwrap();
     assert_eq!(
         (limit.decision_at(s(1)), limit.decisions_at(s(1))),
         (Some(&Advice::Warn), [true, false, false])
     );
     let ten = limit.try_acquire_at(s(3), 5).unwrap();
-    assert_eq!((limit.decision_at(s(3)), limit.decisions_at(s(3))), (Some(&Advice::Stop), [true; 3]));
+    assert_eq!(
+        (limit.decision_at(s(3)), limit.decisions_at(s(3))),
+        (Some(&Advice::Stop), [true; 3])
+    );
     drop(ten);
     assert_eq!(
         (limit.decision_at(s(3)), limit.decisions_at(s(3))),
         (Some(&Advice::SlowDown), [true, true, false])
     );
     drop((four, five));
-    assert_eq!(limit.decision_at(ns(4_999_999_999)), Some(&Advice::SlowDown), "2 s from 3");
+    assert_eq!(
+        limit.decision_at(ns(4_999_999_999)),
+        Some(&Advice::SlowDown),
+        "2 s from 3"
+    );
     assert_eq!(limit.decision_at(s(5)), Some(&Advice::Warn), "5 s from 1");
     assert_eq!(limit.decision_at(ns(5_999_999_999)), Some(&Advice::Warn));
     assert_eq!(limit.decision_at(s(6)), None);
@@ -94,7 +111,11 @@ fn a_hold_is_not_prolonged_and_starts_again_if_it_is_still_reached<W: Word>() {
     let five = limit.try_acquire_at(s(0), 5).unwrap();
     drop(limit.try_acquire_at(s(4), 1).unwrap());
     drop(five);
-    assert_eq!((limit.decision_at(s(4)), limit.decision_at(s(5))), (Some(&Advice::Warn), None), "5 s from 0");
+    assert_eq!(
+        (limit.decision_at(s(4)), limit.decision_at(s(5))),
+        (Some(&Advice::Warn), None),
+        "5 s from 0"
+    );
 
     let five = limit.try_acquire_at(s(10), 5).unwrap();
     drop(limit.try_acquire_at(s(16), 1).unwrap());
@@ -111,7 +132,10 @@ fn a_denial_counts_as_all_in_use<W: Word>() {
     let four = limit.try_acquire_at(s(0), 4).unwrap();
     assert_eq!(
         limit.take_at(s(0), 7),
-        Err(Denied::Exhausted { now: s(0), permits: 7 }),
+        Err(Denied::Exhausted {
+            now: s(0),
+            permits: 7
+        }),
         "a denial is a denial"
     );
     drop(four);
@@ -125,7 +149,13 @@ fn probes_questions_and_requests_for_more_than_there_can_be_start_no_hold<W: Wor
     let before = words(&limit);
     assert!(limit.take_at(s(0), 0).is_ok());
     assert!(limit.peek_at(s(0), 7).is_err());
-    assert_eq!(limit.take_at(s(0), 11), Err(Denied::ExceedsCapacity { permits: 11, capacity: 10 }));
+    assert_eq!(
+        limit.take_at(s(0), 11),
+        Err(Denied::ExceedsCapacity {
+            permits: 11,
+            capacity: 10
+        })
+    );
     let more = limit.limiter().try_acquire(4).unwrap();
     assert_eq!(limit.decision_at(s(0)), Some(&Advice::SlowDown), "reached");
     assert!(limit.take_at(s(0), 0).is_ok());
@@ -136,7 +166,8 @@ fn probes_questions_and_requests_for_more_than_there_can_be_start_no_hold<W: Wor
 
 fn only_the_start_of_a_hold_writes<W: Word>() {
     let thresholds = [threshold(5, 5, ()), threshold(8, 2, ())];
-    let limit: Escalation<Unlimited, (), 2, W> = Escalation::try_new(Unlimited, thresholds).unwrap();
+    let limit: Escalation<Unlimited, (), 2, W> =
+        Escalation::try_new(Unlimited, thresholds).unwrap();
     let before = format!("{limit:?}");
     assert!((0..100).all(|now| limit.take_at(s(now), 9).is_ok()));
     assert_eq!(format!("{limit:?}"), before, "nothing is reached");
@@ -150,7 +181,11 @@ fn only_the_start_of_a_hold_writes<W: Word>() {
     }
     assert_eq!(format!("{held:?}"), after, "denied, and both holds are on");
     assert!(held.take_at(s(2), 1).is_err());
-    assert_ne!(format!("{held:?}"), after, "the shorter one is over, and starts again");
+    assert_ne!(
+        format!("{held:?}"),
+        after,
+        "the shorter one is over, and starts again"
+    );
     drop(all);
 }
 
@@ -159,7 +194,9 @@ fn a_late_question_finds_the_hold<W: Word>() {
     drop(limit.try_acquire_at(s(1_000), 5).unwrap());
     assert_eq!(limit.decision_at(s(999)), Some(&Advice::Warn));
     assert_eq!(
-        limit.decision_at(ns(s(1_000).as_nanos() - limit.staleness().as_nanos().min(999_999_999_999) as u64)),
+        limit.decision_at(ns(
+            s(1_000).as_nanos() - limit.staleness().as_nanos().min(999_999_999_999) as u64
+        )),
         Some(&Advice::Warn)
     );
     assert!(limit.staleness() >= SECOND && limit.horizon() >= 3_600 * SECOND);
@@ -170,7 +207,13 @@ fn an_escalation_is_in_use_while_a_hold_is_on<W: Word>() {
     let limit: Escalation<_, _, 2, W> =
         Escalation::try_new(bucket, [threshold(5, 5, ()), threshold(8, 7, ())]).unwrap();
     assert!(limit.take_at(s(10), 8).is_ok());
-    assert_eq!((limit.idle_at(s(16)), limit.limiter().idle_at(s(16)).is_idle()), (Idle::InUse, true));
+    assert_eq!(
+        (
+            limit.idle_at(s(16)),
+            limit.limiter().idle_at(s(16)).is_idle()
+        ),
+        (Idle::InUse, true)
+    );
     assert_eq!(limit.idle_at(s(18)), Idle::Since(s(17)));
 }
 
@@ -179,34 +222,58 @@ fn an_escalation_is_the_limiter_that_it_wraps() {
     let limit = ten::<u64>();
     let mut receipt = limit.take_at(s(0), 10).unwrap();
     assert_eq!((limit.capacity(), limit.available_at(s(0))), (10, 0));
-    assert_ne!(limit.id(), limit.limiter().id(), "who asks through it is watched");
-    assert_eq!(limit.take_at(s(0), 1).unwrap_err().retry(&limit), Retry::OnRelease);
+    assert_ne!(
+        limit.id(),
+        limit.limiter().id(),
+        "who asks through it is watched"
+    );
+    assert_eq!(
+        limit.take_at(s(0), 1).unwrap_err().retry(&limit),
+        Retry::OnRelease
+    );
     assert_eq!(limit.refund_at(s(0), 4, &mut receipt), 4);
     limit.release(6);
     assert_eq!(limit.available_at(s(0)), 10);
 }
 
 fn agrees_with_a_model_that_never_wraps<W: Word>() {
-    let traces = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+    let traces = if cfg!(debug_assertions) {
+        1_000
+    } else {
+        10_000
+    };
     let (mut decided, mut held, mut late) = (0u64, 0u64, 0u64);
     for seed in 0..traces {
-        let mut draws = Draws::Seeded { state: seed, steps: 150 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 150,
+        };
         let length = draws.magnitude(100_000_000_000).max(1);
         let window = || {
-            let window = FixedWindow::builder(20, Duration::from_nanos(length)).started_by_first_request();
+            let window =
+                FixedWindow::builder(20, Duration::from_nanos(length)).started_by_first_request();
             window.build_on::<u64>().unwrap()
         };
         let hold = |draws: &mut Draws<'_>| {
-            if draws.once_in(4) { 0 } else { draws.magnitude(200_000_000_000) }
+            if draws.once_in(4) {
+                0
+            } else {
+                draws.magnitude(200_000_000_000)
+            }
         };
         let holds = [hold(&mut draws), hold(&mut draws), hold(&mut draws)];
-        let used = [draws.within(1, 6), draws.within(7, 12), draws.within(13, 25)];
+        let used = [
+            draws.within(1, 6),
+            draws.within(7, 12),
+            draws.within(13, 25),
+        ];
         let of = |index: usize| Threshold {
             used: used[index],
             hold: Duration::from_nanos(holds[index]),
             decision: index,
         };
-        let limit: Escalation<_, _, 3, W> = Escalation::try_new(window(), [of(0), of(1), of(2)]).unwrap();
+        let limit: Escalation<_, _, 3, W> =
+            Escalation::try_new(window(), [of(0), of(1), of(2)]).unwrap();
         let twin = window();
         // In a word of 32 bits, as fine as their horizon of an hour allows.
         let step = if W::BITS == 64 { 1 } else { 1_000 };
@@ -227,8 +294,13 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
                     until[index] = (now.div_ceil(step) + holds[index].div_ceil(step)) * step;
                 }
             }
-            let expected = core::array::from_fn(|index| used_now >= used[index] || !over(until[index]));
-            assert_eq!(limit.decisions_at(at), expected, "at {now}, until {until:?}: {limit:?}");
+            let expected =
+                core::array::from_fn(|index| used_now >= used[index] || !over(until[index]));
+            assert_eq!(
+                limit.decisions_at(at),
+                expected,
+                "at {now}, until {until:?}: {limit:?}"
+            );
             let highest = expected.iter().rposition(|&holds| holds);
             assert_eq!(limit.decision_at(at).copied(), highest);
             decided += u64::from(highest.is_some());
@@ -252,19 +324,37 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
 }
 
 fn thresholds_that_do_not_rise_are_refused<W: Word>() {
-    let build =
-        |thresholds: [Threshold<()>; 2]| Escalation::<_, _, 2, W>::try_new(Unlimited, thresholds).map(drop);
+    let build = |thresholds: [Threshold<()>; 2]| {
+        Escalation::<_, _, 2, W>::try_new(Unlimited, thresholds).map(drop)
+    };
     let at = |used| threshold(used, 1, ());
-    let too_small = |min| Err(SettingsError::TooSmall { setting: Setting::Threshold, min });
+    let too_small = |min| {
+        Err(SettingsError::TooSmall {
+            setting: Setting::Threshold,
+            min,
+        })
+    };
     assert_eq!(build([at(1), at(2)]), Ok(()));
-    assert_eq!(build([at(0), at(2)]), Err(SettingsError::Zero { setting: Setting::Threshold }));
+    assert_eq!(
+        build([at(0), at(2)]),
+        Err(SettingsError::Zero {
+            setting: Setting::Threshold
+        })
+    );
     assert_eq!(build([at(2), at(2)]), too_small(3));
     assert_eq!(build([at(9), at(2)]), too_small(10));
     assert_eq!(build([at(u64::MAX), at(u64::MAX)]), too_small(u64::MAX));
-    let long = Threshold { used: 3, hold: Duration::MAX, decision: () };
+    let long = Threshold {
+        used: 3,
+        hold: Duration::MAX,
+        decision: (),
+    };
     assert_eq!(
         build([at(1), long]),
-        Err(SettingsError::TooLarge { setting: Setting::Wait, max: u64::MAX / 2 })
+        Err(SettingsError::TooLarge {
+            setting: Setting::Wait,
+            max: u64::MAX / 2
+        })
     );
 }
 
@@ -272,42 +362,86 @@ fn thresholds_that_do_not_rise_are_refused<W: Word>() {
 fn without_thresholds_nothing_is_decided() {
     let limit: Escalation<Concurrency, (), 0> = Escalation::new(Concurrency::new(1), []);
     assert!(limit.take_at(s(0), 1).is_ok());
-    assert_eq!((limit.decision_at(s(0)), limit.decisions_at(s(0))), (None, []));
-    assert_eq!((limit.staleness(), limit.horizon()), (Duration::MAX, Duration::MAX));
+    assert_eq!(
+        (limit.decision_at(s(0)), limit.decisions_at(s(0))),
+        (None, [])
+    );
+    assert_eq!(
+        (limit.staleness(), limit.horizon()),
+        (Duration::MAX, Duration::MAX)
+    );
 }
 
 #[test]
 fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
-    let warn = Threshold { used: 1, hold: 5 * SECOND, decision: "warn" };
+    let warn = Threshold {
+        used: 1,
+        hold: 5 * SECOND,
+        decision: "warn",
+    };
     // The look passes, and the last limit denies after all: the same permit is named twice.
     let gate = Concurrency::new(1);
     let limit = Escalation::new(TokenBucket::new(Rate::per_second(1), 5), [warn]);
     let limits = AllOf::new((&limit, &gate, Counted::new(&gate)));
     assert!(limits.try_acquire_at(s(0), 1).is_err());
-    assert_eq!((limit.available_at(s(0)), limit.decision_at(s(0))), (5, None), "nothing has happened");
+    assert_eq!(
+        (limit.available_at(s(0)), limit.decision_at(s(0))),
+        (5, None),
+        "nothing has happened"
+    );
     // Also through wrappers, and as a part of a part.
-    let wrapped = AllOf::new((Counted::new(&limit), AllOf::new((&limit, &gate)), Counted::new(&gate)));
+    let wrapped = AllOf::new((
+        Counted::new(&limit),
+        AllOf::new((&limit, &gate)),
+        Counted::new(&gate),
+    ));
     assert!(wrapped.try_acquire_at(s(0), 1).is_err());
     assert_eq!(limit.decision_at(s(0)), None);
     let around = Escalation::new(AllOf::new((&limit, Concurrency::new(1))), [warn]);
-    assert!(AllOf::new((&around, &gate, Counted::new(&gate))).try_acquire_at(s(0), 1).is_err());
-    assert_eq!((limit.decision_at(s(0)), around.decision_at(s(0))), (None, None));
+    assert!(
+        AllOf::new((&around, &gate, Counted::new(&gate)))
+            .try_acquire_at(s(0), 1)
+            .is_err()
+    );
+    assert_eq!(
+        (limit.decision_at(s(0)), around.decision_at(s(0))),
+        (None, None)
+    );
 
     let limits = AllOf::new((&around, &gate));
     let lease = limits.try_acquire_at(s(0), 1).unwrap();
-    assert_eq!((limit.decision_at(s(0)), around.decision_at(s(0))), (Some(&"warn"), Some(&"warn")));
+    assert_eq!(
+        (limit.decision_at(s(0)), around.decision_at(s(0))),
+        (Some(&"warn"), Some(&"warn"))
+    );
     drop(lease);
-    assert_eq!(limit.decision_at(s(4)), Some(&"warn"), "of a grant it stays on");
+    assert_eq!(
+        limit.decision_at(s(4)),
+        Some(&"warn"),
+        "of a grant it stays on"
+    );
 }
 
 #[test]
 fn in_a_composition_a_denial_by_the_limiter_inside_starts_holds_and_another_one_does_not() {
-    let threshold = || [Threshold { used: 2, hold: 5 * SECOND, decision: () }];
+    let threshold = || {
+        [Threshold {
+            used: 2,
+            hold: 5 * SECOND,
+            decision: (),
+        }]
+    };
     let (first, second) = (Concurrency::new(2), Concurrency::new(2));
-    let limits = AllOf::new((Escalation::new(&first, threshold()), Escalation::new(&second, threshold())));
+    let limits = AllOf::new((
+        Escalation::new(&first, threshold()),
+        Escalation::new(&second, threshold()),
+    ));
     let held = second.try_acquire(2).unwrap();
     assert!(limits.try_acquire_at(s(0), 1).is_err());
     drop(held);
     let (one, other) = limits.limits();
-    assert_eq!((one.decision_at(s(0)), other.decision_at(s(0))), (None, Some(&())));
+    assert_eq!(
+        (one.decision_at(s(0)), other.decision_at(s(0))),
+        (None, Some(&()))
+    );
 }

@@ -1,11 +1,11 @@
-//! What is given back late, out of turn or in vain: a receipt is worth nothing once the state word may have
-//! come around, and a rollback leaves a limiter as if nothing had been taken.
+//! What is given back late, out of turn or in vain: a receipt is worth nothing once the state word
+//! may have come around, and a rollback leaves a limiter as if nothing had been taken.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, CooldownWindow, FixedWindow, KeyedWord,
-    Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+    AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, CooldownWindow, FixedWindow,
+    KeyedWord, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -27,7 +27,8 @@ fn drain<L: Limiter + ?Sized>(limit: &L, now: Timestamp) -> u64 {
     taken
 }
 
-/// Keeps a receipt for `age`, gives it back to a limit that is used up, and returns what that grants then.
+/// Keeps a receipt for `age`, gives it back to a limit that is used up, and returns what that
+/// grants then.
 fn granted_by_a_receipt_of_age<L: Limiter>(limit: &L, n: u32, age: Duration) -> u64 {
     let now = at(5_000);
     let mut receipt = limit.take_at(now, n).expect("there is room");
@@ -59,7 +60,11 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
         }
     }
     fn on<W: Word>() {
-        let bucket = || TokenBucket::builder(Rate::per_second(10), 10).build_on::<W>().unwrap();
+        let bucket = || {
+            TokenBucket::builder(Rate::per_second(10), 10)
+                .build_on::<W>()
+                .unwrap()
+        };
         check("token bucket", bucket().horizon(), bucket);
         let fixed = || FixedWindow::builder(10, SECOND).build_on::<W>().unwrap();
         check("fixed window", fixed().horizon() + SECOND, fixed);
@@ -70,7 +75,11 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
     }
     on::<u32>();
     on::<KeyedWord>();
-    let window = || AdjustableWindow::builder(10, SECOND).build_on::<u32>().unwrap();
+    let window = || {
+        AdjustableWindow::builder(10, SECOND)
+            .build_on::<u32>()
+            .unwrap()
+    };
     check("adjustable window", window().horizon() + SECOND, window);
     let settings = TokenBucket::builder(Rate::per_second(10), 10);
     let bucket = || settings.build_adjustable_on::<u32>().unwrap();
@@ -79,17 +88,27 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
 
 #[test]
 fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
-    for (rate, burst) in [(Rate::per_minute(1_000_003), 10_000), (Rate::per_minute(999_983), 9_000)] {
-        let bucket = TokenBucket::builder(rate, burst).build_adjustable().unwrap();
+    for (rate, burst) in [
+        (Rate::per_minute(1_000_003), 10_000),
+        (Rate::per_minute(999_983), 9_000),
+    ] {
+        let bucket = TokenBucket::builder(rate, burst)
+            .build_adjustable()
+            .unwrap();
         let horizon = bucket.horizon();
         for age in ages(horizon) {
-            let bucket = TokenBucket::builder(rate, burst).build_adjustable().unwrap();
+            let bucket = TokenBucket::builder(rate, burst)
+                .build_adjustable()
+                .unwrap();
             let mut receipt = bucket.take_at(at(0), burst as u32).unwrap();
             let now = plus(at(0), age);
             let first = drain(&bucket, now);
             bucket.refund_at(now, burst as u32, &mut receipt);
             let second = drain(&bucket, now);
-            assert!(first + second <= burst, "{first} and {second} at once after {age:?}");
+            assert!(
+                first + second <= burst,
+                "{first} and {second} at once after {age:?}"
+            );
         }
     }
 }
@@ -100,7 +119,9 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
         for eighths in 1..=24u64 {
             let build = TokenBucket::builder(rate, 100).tick(Duration::from_millis(1));
             let bucket = build.build_adjustable_on::<u32>();
-            let Ok(bucket) = bucket else { panic!("{rate:?} does not fit") };
+            let Ok(bucket) = bucket else {
+                panic!("{rate:?} does not fit")
+            };
             let now = at((1 << 32) / 8 * eighths + 17);
             match bucket.adjust_at(now, Rate::per_second(1), 100, Carry::Keep) {
                 // An idle bucket may have to be asked again.
@@ -119,7 +140,10 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
                 held -= u64::from(bucket.refund_at(now, 1, &mut receipt));
                 held += drain(&bucket, now);
             }
-            assert!(held <= 101, "{held} of 100 after {eighths} eighths of a turn");
+            assert!(
+                held <= 101,
+                "{held} of 100 after {eighths} eighths of a turn"
+            );
         }
     }
 }
@@ -127,14 +151,20 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
 #[test]
 fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() {
     fn check<W: Word>() {
-        let window: AdjustableWindow<W> =
-            AdjustableWindow::builder(10, 3_600 * SECOND).staleness(SECOND).build_on().unwrap();
+        let window: AdjustableWindow<W> = AdjustableWindow::builder(10, 3_600 * SECOND)
+            .staleness(SECOND)
+            .build_on()
+            .unwrap();
         let mut receipt = window.take_at(at(0), 10).unwrap();
         let mut now = 0;
         for _ in 0..5_000 {
             match window.adjust_at(at(now), 10, 3_600 * SECOND, Carry::Additive) {
                 Ok(()) => {
-                    assert_eq!(window.refund_at(at(now), 10, &mut receipt), 0, "after {now} ms");
+                    assert_eq!(
+                        window.refund_at(at(now), 10, &mut receipt),
+                        0,
+                        "after {now} ms"
+                    );
                 }
                 Err(ChangeError::Busy) => now += 500,
                 Err(error) => panic!("{error}"),
@@ -150,11 +180,16 @@ fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() 
 fn many_refunds_out_of_turn_pass_no_bound() {
     fn check<W: Word>(most: u64) {
         for refunds in 1..=most {
-            let bucket = TokenBucket::builder(Rate::per_second(1_000), 10_000).tick(Duration::from_millis(1));
+            let bucket = TokenBucket::builder(Rate::per_second(1_000), 10_000)
+                .tick(Duration::from_millis(1));
             let bucket = bucket.build_adjustable_on::<W>().unwrap();
             let take = |n| bucket.take_at(at(0), n).unwrap();
             let (mut first, mut second) = (take(2_500), take(2_500));
-            assert_eq!(bucket.refund_at(at(0), 2_500, &mut first), 2_500, "out of turn");
+            assert_eq!(
+                bucket.refund_at(at(0), 2_500, &mut first),
+                2_500,
+                "out of turn"
+            );
             // Each refund out of turn makes older receipts worthless.
             for _ in 1..refunds {
                 let (mut older, _newer) = (take(1), take(1));
@@ -165,7 +200,10 @@ fn many_refunds_out_of_turn_pass_no_bound() {
             let held = drain(&bucket, full);
             bucket.refund_at(full, 2_500, &mut second);
             let more = drain(&bucket, full);
-            assert!(held + more <= 10_000, "{held} and {more} at once after {refunds} refunds");
+            assert!(
+                held + more <= 10_000,
+                "{held} and {more} at once after {refunds} refunds"
+            );
         }
     }
     check::<u32>(40);
@@ -178,7 +216,9 @@ fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
         let bucket = TokenBucket::builder(Rate::per_second(1), 10_000).staleness(SECOND);
         let bucket = bucket.build_adjustable_on::<W>().unwrap();
         for burst in 1..5_000 {
-            bucket.adjust_at(at(0), Rate::per_second(1), burst, Carry::Reset).unwrap();
+            bucket
+                .adjust_at(at(0), Rate::per_second(1), burst, Carry::Reset)
+                .unwrap();
             assert_eq!(bucket.available_at(at(0)), burst);
             assert!(bucket.try_acquire_at(at(0), burst as u32).is_ok());
             assert!(bucket.try_acquire_at(at(0), 1).is_err());
@@ -197,11 +237,18 @@ fn a_change_that_is_late_settles_at_the_newest_grant() {
     // Under the old settings a time may be far older than under the new ones.
     let bucket = TokenBucket::builder(Rate::per_second(1), 5_000).tick(Duration::from_micros(1));
     let bucket = bucket.initial(0).build_adjustable().unwrap();
-    assert!(bucket.take_at(at(100_000), 100).is_ok(), "a hundred came in");
-    bucket.adjust_at(at(92_000), Rate::per_second(1_000_000), 5_000, Carry::Keep).unwrap();
+    assert!(
+        bucket.take_at(at(100_000), 100).is_ok(),
+        "a hundred came in"
+    );
+    bucket
+        .adjust_at(at(92_000), Rate::per_second(1_000_000), 5_000, Carry::Keep)
+        .unwrap();
     assert_eq!(bucket.available_at(at(100_000)), 0);
 
-    let paused = TokenBucket::builder(Rate::ZERO, 100).initial(50).tick(Duration::from_millis(1));
+    let paused = TokenBucket::builder(Rate::ZERO, 100)
+        .initial(50)
+        .tick(Duration::from_millis(1));
     let paused = paused.build_adjustable_on::<u32>().unwrap();
     assert!(paused.take_at(at(5_000), 50).is_ok());
     match paused.adjust_at(at(4_000), Rate::per_second(100), 100, Carry::Keep) {
@@ -213,7 +260,10 @@ fn a_change_that_is_late_settles_at_the_newest_grant() {
 
 #[test]
 fn what_is_past_its_due_is_worth_nothing() {
-    let bucket = TokenBucket::builder(Rate::per_second(10), 2).debt(9).build_adjustable().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 2)
+        .debt(9)
+        .build_adjustable()
+        .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 2).unwrap();
     let reserved = bucket.reserve_at(at(0), 2, SECOND).unwrap();
     assert_eq!(reserved.due(), at(200));
@@ -224,24 +274,42 @@ fn what_is_past_its_due_is_worth_nothing() {
 
     let reserved = bucket.reserve_at(at(300), 2, SECOND).unwrap();
     let due = reserved.due();
-    assert_eq!(reserved.cancel_at(due), 2, "it may not have been acted on yet");
+    assert_eq!(
+        reserved.cancel_at(due),
+        2,
+        "it may not have been acted on yet"
+    );
 }
 
 #[test]
 fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
     let gate = Concurrency::new(1);
     let _held = gate.try_acquire(1).unwrap();
-    let bucket = TokenBucket::builder(Rate::per_second(10), 5).debt(9).build_adjustable().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 5)
+        .debt(9)
+        .build_adjustable()
+        .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 5).unwrap();
     let reserved = bucket.reserve_at(at(0), 5, SECOND).unwrap();
-    assert!(AllOf::new((&bucket, &gate)).try_acquire_at(at(0), 1).is_err());
+    assert!(
+        AllOf::new((&bucket, &gate))
+            .try_acquire_at(at(0), 1)
+            .is_err()
+    );
     assert_eq!(reserved.cancel_at(at(0)), 5);
 
-    let taken = TokenBucket::builder(Rate::per_second(10), 5).debt(9).build_adjustable().unwrap();
+    let taken = TokenBucket::builder(Rate::per_second(10), 5)
+        .debt(9)
+        .build_adjustable()
+        .unwrap();
     let mut lease = taken.try_acquire_at(at(0), 3).unwrap();
     let beyond = taken.reserve_at(at(0), 5, SECOND).unwrap();
     assert_eq!(beyond.cancel_at(at(0)), 5);
-    assert_eq!(lease.refund_at(at(0), 3), Ok(3), "as if nothing had been reserved");
+    assert_eq!(
+        lease.refund_at(at(0), 3),
+        Ok(3),
+        "as if nothing had been reserved"
+    );
 }
 
 #[test]
@@ -271,15 +339,26 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
 
 #[test]
 fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
-    let bucket = TokenBucket::builder(Rate::per_second(10), 8).debt(20).build_adjustable().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(10), 8)
+        .debt(20)
+        .build_adjustable()
+        .unwrap();
     bucket.force_at(at(0), 10).unwrap();
     let mut first = bucket.take_at(at(1_000), 3).unwrap();
     let mut second = bucket.take_at(at(1_000), 2).unwrap();
-    assert_eq!(bucket.refund_at(at(1_000), 2, &mut second), 2, "it is not the one that ended the debt");
+    assert_eq!(
+        bucket.refund_at(at(1_000), 2, &mut second),
+        2,
+        "it is not the one that ended the debt"
+    );
     assert_eq!(bucket.refund_at(at(1_000), 1, &mut first), 1);
     let mut third = bucket.take_at(at(1_000), 4).unwrap();
     assert_eq!(bucket.refund_at(at(1_000), 2, &mut first), 2, "out of turn");
-    assert_eq!(bucket.refund_at(at(1_000), 4, &mut third), 0, "of the era before");
+    assert_eq!(
+        bucket.refund_at(at(1_000), 4, &mut third),
+        0,
+        "of the era before"
+    );
     assert_eq!(drain(&bucket, at(1_000)), 4);
 }
 
@@ -309,14 +388,21 @@ fn nothing_is_gained_in_a_window_by_changing_it_often() {
     let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
     for spent in 0..10 {
         for plan in 0..9 {
-            let window = AdjustableWindow::builder(10, SECOND).max_limit(10).build().unwrap();
+            let window = AdjustableWindow::builder(10, SECOND)
+                .max_limit(10)
+                .build()
+                .unwrap();
             let mut granted = spent;
             for _ in 0..spent {
                 window.take_at(at(0), 1).unwrap();
             }
             for _ in 0..3 {
-                window.adjust_at(at(0), 1, SECOND, carries[plan % 3]).unwrap();
-                window.adjust_at(at(0), 10, SECOND, carries[plan / 3]).unwrap();
+                window
+                    .adjust_at(at(0), 1, SECOND, carries[plan % 3])
+                    .unwrap();
+                window
+                    .adjust_at(at(0), 10, SECOND, carries[plan / 3])
+                    .unwrap();
             }
             granted += drain(&window, at(0));
             assert!(granted <= 10, "{granted} of 10 with {plan}");
@@ -328,8 +414,13 @@ fn nothing_is_gained_in_a_window_by_changing_it_often() {
 fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
     fn check<W: Word>(tally: &mut u64) {
         let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
-        let settings =
-            |set| [(Rate::per_second(10), 10), (Rate::per_second(7), 1), (Rate::per_minute(7), 4)][set];
+        let settings = |set| {
+            [
+                (Rate::per_second(10), 10),
+                (Rate::per_second(7), 1),
+                (Rate::per_minute(7), 4),
+            ][set]
+        };
         for spent in 0..=13 {
             for plan in 0..27 {
                 for (one, other) in [(1, 0), (2, 0), (1, 2)] {
@@ -351,7 +442,10 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
                         }
                     }
                     granted += drain(&bucket, at(0));
-                    assert!(granted <= 10.max(spent.into()), "{granted} of 10 with {plan}, {spent} before");
+                    assert!(
+                        granted <= 10.max(spent.into()),
+                        "{granted} of 10 with {plan}, {spent} before"
+                    );
                     *tally += 1;
                 }
             }
@@ -366,10 +460,16 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
 #[test]
 fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
     for (later, left) in [(0, 1), (100, 2), (1_000, 10), (500, 6), (900, 10)] {
-        let bucket = TokenBucket::builder(Rate::per_second(10), 10).build_adjustable().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(10), 10)
+            .build_adjustable()
+            .unwrap();
         bucket.take_at(at(0), 9).unwrap();
-        bucket.adjust_at(at(0), Rate::per_second(10), 1, Carry::Keep).unwrap();
-        bucket.adjust_at(at(later), Rate::per_second(10), 10, Carry::Additive).unwrap();
+        bucket
+            .adjust_at(at(0), Rate::per_second(10), 1, Carry::Keep)
+            .unwrap();
+        bucket
+            .adjust_at(at(later), Rate::per_second(10), 10, Carry::Additive)
+            .unwrap();
         assert_eq!(bucket.available_at(at(later)), left, "after {later} ms");
     }
 }
@@ -377,8 +477,13 @@ fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
 #[test]
 fn a_tick_is_fine_enough_for_all_of_the_debt_to_be_reserved() {
     let rate = Rate::new(10, Duration::from_nanos(100));
-    let bucket = TokenBucket::builder(rate, 10).debt(20).build_adjustable().unwrap();
+    let bucket = TokenBucket::builder(rate, 10)
+        .debt(20)
+        .build_adjustable()
+        .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 10).unwrap();
-    let reserved = (0..30).filter(|_| bucket.reserve_at(at(0), 1, SECOND).is_ok()).count();
+    let reserved = (0..30)
+        .filter(|_| bucket.reserve_at(at(0), 1, SECOND).is_ok())
+        .count();
     assert!(reserved >= 18, "{reserved} of 20");
 }

@@ -1,5 +1,5 @@
-//! What holds of every limiter, whatever it is asked and in whatever order: bounds over every window, monotone time, idleness without end,
-//! and the conservation of permits.
+//! What holds of every limiter, whatever it is asked and in whatever order: bounds over every
+//! window, monotone time, idleness without end, and the conservation of permits.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -13,8 +13,8 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, Rate, Receipt, Retry,
-    SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+    ClaimError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, Rate, Receipt,
+    Retry, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,7 +29,8 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Every limiter whose permits come back by time, on words of a width: at most `LIMIT` at once, and all back after some 1,000 us.
+/// Every limiter whose permits come back by time, on words of a width: at most `LIMIT` at once, and
+/// all back after some 1,000 us.
 fn replenishing<W: Word>() -> Vec<Box<dyn Limiter>> {
     let window = Duration::from_micros(WINDOW);
     let rate = Rate::new(7, Duration::from_millis(1));
@@ -57,7 +58,14 @@ enum Kind {
     Strict,
 }
 
-const KINDS: [Kind; 6] = [Kind::Bucket, Kind::Steps, Kind::Grid, Kind::Started, Kind::Sliding, Kind::Strict];
+const KINDS: [Kind; 6] = [
+    Kind::Bucket,
+    Kind::Steps,
+    Kind::Grid,
+    Kind::Started,
+    Kind::Sliding,
+    Kind::Strict,
+];
 
 /// The most that a limiter may admit from `from` to `to`, both included, in microseconds.
 fn bound(kind: Kind, from: u64, to: u64) -> u64 {
@@ -87,7 +95,10 @@ fn no_window_of_time_holds_more_than_is_promised() {
                     _ => now + draws.magnitude(3_000),
                 };
                 let n = draws.within(1, 3);
-                if limiter.take_at(Timestamp::from_micros(now), n as u32).is_ok() {
+                if limiter
+                    .take_at(Timestamp::from_micros(now), n as u32)
+                    .is_ok()
+                {
                     // It counts at the later of its own `now` and the newest one written.
                     newest = now.max(newest);
                     admitted.push((newest, n));
@@ -126,7 +137,10 @@ fn a_late_now_is_told_no_more_than_the_newest() {
             })
             .collect();
         let admitted = |limiter: &dyn Limiter, times: &[u64]| {
-            times.iter().filter(|&&now| limiter.take_at(Timestamp::from_micros(now), 1).is_ok()).count()
+            times
+                .iter()
+                .filter(|&&now| limiter.take_at(Timestamp::from_micros(now), 1).is_ok())
+                .count()
         };
         let limiters = replenishing::<W>().into_iter().zip(replenishing::<W>());
         for (kind, (one, other)) in KINDS.into_iter().zip(limiters) {
@@ -139,7 +153,11 @@ fn a_late_now_is_told_no_more_than_the_newest() {
         for index in [0, 1] {
             let wild = admitted(&*replenishing::<W>()[index], &times);
             let tame = admitted(&*replenishing::<W>()[index], &sorted);
-            assert!(wild <= tame, "{:?}, seed {seed}: {wild} > {tame}", KINDS[index]);
+            assert!(
+                wild <= tame,
+                "{:?}, seed {seed}: {wild} > {tame}",
+                KINDS[index]
+            );
         }
     }
     for seed in 0..2_000 {
@@ -158,7 +176,9 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
             let n = draws.within(0, 8) as u32;
             let before = format!("{limiter:?}");
             let available = limiter.available_at(at(now));
-            let Err(denied) = limiter.take_at(at(now), n) else { continue };
+            let Err(denied) = limiter.take_at(at(now), n) else {
+                continue;
+            };
             denials += 1;
             assert_eq!(format!("{limiter:?}"), before);
             assert_eq!(limiter.available_at(at(now)), available);
@@ -166,7 +186,10 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
                 Retry::At(at) => {
                     let now = Timestamp::from_nanos(now);
                     assert!(at > now, "nothing to wait for, and yet denied");
-                    assert_eq!(denied.retry(limiter).wait_from(now), Some(at.saturating_since(now)));
+                    assert_eq!(
+                        denied.retry(limiter).wait_from(now),
+                        Some(at.saturating_since(now))
+                    );
                 }
                 Retry::Never => assert!(u64::from(n) > limiter.capacity()),
                 Retry::OnRelease => assert!(u64::from(n) <= limiter.capacity()),
@@ -177,7 +200,12 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
     }
     let window = Duration::from_nanos(WINDOW);
     check(&TokenBucket::new(Rate::new(7, window), LIMIT), 1);
-    check(&TokenBucket::builder(Rate::new(7, window), LIMIT).build_on::<u32>().unwrap(), 2);
+    check(
+        &TokenBucket::builder(Rate::new(7, window), LIMIT)
+            .build_on::<u32>()
+            .unwrap(),
+        2,
+    );
     check(&FixedWindow::new(LIMIT, window), 3);
     check(&SlidingWindow::<8>::new(LIMIT, window, 8), 4);
     let concurrency = Concurrency::new(LIMIT as u32);
@@ -193,7 +221,15 @@ fn a_limiter_that_nobody_used_for_centuries_is_full_and_nothing_overflows() {
     let limits = || -> [(Box<dyn Limiter>, u64); 6] {
         [
             (Box::new(TokenBucket::new(Rate::per_second(5), 10)), 10),
-            (Box::new(TokenBucket::builder(Rate::per_day(1), 10).stepwise().build().unwrap()), 10),
+            (
+                Box::new(
+                    TokenBucket::builder(Rate::per_day(1), 10)
+                        .stepwise()
+                        .build()
+                        .unwrap(),
+                ),
+                10,
+            ),
             (Box::new(FixedWindow::new(10, SECOND)), 10),
             (Box::new(SlidingWindow::<8>::new(10, SECOND, 7)), 10),
             (Box::new(Concurrency::new(10)), 10),
@@ -246,7 +282,11 @@ fn a_panic_gives_back_what_was_held() {
 fn a_limiter_that_panics_leaves_the_pool_as_it_was() {
     struct Panics;
     impl Limiter for Panics {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<portcullis_core::Receipt, portcullis_core::Denied> {
+        fn take_at(
+            &self,
+            _: Timestamp,
+            _: u32,
+        ) -> Result<portcullis_core::Receipt, portcullis_core::Denied> {
             std::panic::resume_unwind(Box::new(()))
         }
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -258,7 +298,10 @@ fn a_limiter_that_panics_leaves_the_pool_as_it_was() {
     }
     let pool: LeasePool<Panics, 1> = LeasePool::new(Panics);
     for _ in 0..3 {
-        assert!(catch_unwind(AssertUnwindSafe(|| pool.claim_at(at(0), 1, None))).is_err(), "never full");
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| pool.claim_at(at(0), 1, None))).is_err(),
+            "never full"
+        );
     }
     assert_eq!(pool.leases(), 0);
 }
@@ -285,7 +328,11 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
                         Ok(id) => {
                             assert!(held.len() < SLOTS && in_use + n.max(1) <= PERMITS);
                             assert_eq!(LeaseId::from_bits(id.to_bits()), id);
-                            assert_eq!(held.insert(id.to_bits(), (n, deadline)), None, "an id twice");
+                            assert_eq!(
+                                held.insert(id.to_bits(), (n, deadline)),
+                                None,
+                                "an id twice"
+                            );
                             claims += 1;
                         }
                         Err(ClaimError::PoolFull { slots }) => {
@@ -310,17 +357,28 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
                     stale += 1;
                 }
                 _ => {
-                    let is_over = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
-                    let over: Vec<u64> =
-                        held.iter().filter(|(_, lease)| is_over(lease.1)).map(|(&id, _)| id).collect();
-                    let permits: u32 = over.iter().filter_map(|id| held.remove(id)).map(|(n, _)| n).sum();
+                    let is_over =
+                        |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
+                    let over: Vec<u64> = held
+                        .iter()
+                        .filter(|(_, lease)| is_over(lease.1))
+                        .map(|(&id, _)| id)
+                        .collect();
+                    let permits: u32 = over
+                        .iter()
+                        .filter_map(|id| held.remove(id))
+                        .map(|(n, _)| n)
+                        .sum();
                     assert_eq!(pool.sweep(at(now)), permits.into());
                     swept += over.len();
                     dead.extend(over.into_iter().map(LeaseId::from_bits));
                 }
             }
             assert_eq!(pool.leases(), held.len());
-            assert_eq!(pool.limiter().in_use(), held.values().map(|(n, _)| n).sum::<u32>());
+            assert_eq!(
+                pool.limiter().in_use(),
+                held.values().map(|(n, _)| n).sum::<u32>()
+            );
             let guessed = LeaseId::from_bits(draws.any());
             if !held.contains_key(&guessed.to_bits()) {
                 assert_eq!(pool.release(guessed), Err(StaleId), "a guess");
@@ -333,8 +391,8 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
     );
 }
 
-/// The word has come around to where the window was on, less the staleness: a grant there counts in the old window, and one
-/// that is late after it must not find the limiter idle.
+/// The word has come around to where the window was on, less the staleness: a grant there counts in
+/// the old window, and one that is late after it must not find the limiter idle.
 #[test]
 fn one_who_is_late_after_a_whole_horizon_finds_no_idle_window() {
     fn check(limiter: &impl Limiter, horizon: u64, staleness: u64) {
@@ -345,14 +403,30 @@ fn one_who_is_late_after_a_whole_horizon_finds_no_idle_window() {
         for late in 0..=3 {
             // Whether or not there is a grant, no second holds more than three permits.
             let newest = around - staleness + late * SECOND;
-            let first = (0..3).filter(|_| limiter.take_at(at(newest), 1).is_ok()).count();
-            let second = (0..3).filter(|_| limiter.take_at(at(newest - SECOND), 1).is_ok()).count();
-            assert!(first + second <= 3, "{first} and {second}, {late} s before the old window");
+            let first = (0..3)
+                .filter(|_| limiter.take_at(at(newest), 1).is_ok())
+                .count();
+            let second = (0..3)
+                .filter(|_| limiter.take_at(at(newest - SECOND), 1).is_ok())
+                .count();
+            assert!(
+                first + second <= 3,
+                "{first} and {second}, {late} s before the old window"
+            );
         }
     }
     let second = SECOND;
     let fixed: FixedWindow<u32> = FixedWindow::builder(3, second).build_on().unwrap();
-    check(&fixed, fixed.horizon().as_nanos() as u64, fixed.staleness().as_nanos() as u64);
-    let sliding: SlidingWindow<3, u32> = SlidingWindow::builder(3, 3 * second, 3).build_on().unwrap();
-    check(&sliding, sliding.horizon().as_nanos() as u64, sliding.staleness().as_nanos() as u64);
+    check(
+        &fixed,
+        fixed.horizon().as_nanos() as u64,
+        fixed.staleness().as_nanos() as u64,
+    );
+    let sliding: SlidingWindow<3, u32> =
+        SlidingWindow::builder(3, 3 * second, 3).build_on().unwrap();
+    check(
+        &sliding,
+        sliding.horizon().as_nanos() as u64,
+        sliding.staleness().as_nanos() as u64,
+    );
 }

@@ -1,8 +1,9 @@
-//! A limiter for each key: decides as a plain limiter of each key would, also in tables that are much too small, where a key may be
-//! denied for want of room, but never granted more.
+//! A limiter for each key: decides as a plain limiter of each key would, also in tables that are
+//! much too small, where a key may be denied for want of room, but never granted more.
 //!
-//! Random traces go to a table and to one plain limiter for each key, and each decision is compared; and what each key was granted is held
-//! against its bound over every window of time, by a count of its own.
+//! Random traces go to a table and to one plain limiter for each key, and each decision is
+//! compared; and what each key was granted is held against its bound over every window of time, by
+//! a count of its own.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -22,8 +23,8 @@ use std::rc::Rc;
 use draws::Draws;
 use portcullis_core::{
     AllOf, Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Key, Keyed, KeyedLimit,
-    KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed, SeedFixed, Timestamp,
-    TokenBucket, TokenBucketBuilder,
+    KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed, SeedFixed,
+    Timestamp, TokenBucket, TokenBucketBuilder,
 };
 
 /// How late a `now` may be: the staleness of every table here.
@@ -54,7 +55,12 @@ fn seed(n: u64) -> Seed {
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     /// At most `burst + permits * t / period`, with t in whole ticks.
-    Bucket { burst: u64, permits: u64, period: u64, tick: u64 },
+    Bucket {
+        burst: u64,
+        permits: u64,
+        period: u64,
+        tick: u64,
+    },
     /// At most so many in each window of the grid.
     Grid { limit: u64, window: u64 },
     /// At most so many from a window's start, rounded up to a tick, to its end.
@@ -74,9 +80,15 @@ impl Bound {
     /// Checks every window of time, `admitted` being in order.
     fn check(self, admitted: &[Admission], were_refunded: bool, context: &dyn Fn() -> String) {
         match self {
-            Self::Bucket { burst, permits, period, tick } => {
+            Self::Bucket {
+                burst,
+                permits,
+                period,
+                tick,
+            } => {
                 let spans = |first: usize, held: u64, last: &Admission| {
-                    let time = u128::from(last.time / tick * tick - admitted[first].time / tick * tick);
+                    let time =
+                        u128::from(last.time / tick * tick - admitted[first].time / tick * tick);
                     let most = u128::from(burst) * u128::from(period) + u128::from(permits) * time;
                     assert!(
                         u128::from(held) * u128::from(period) <= most,
@@ -94,10 +106,18 @@ impl Bound {
                     assert!(*count <= limit, "{count} in one window; {}", context());
                 }
             }
-            Self::Started { limit, window, tick } => {
+            Self::Started {
+                limit,
+                window,
+                tick,
+            } => {
                 for_each_span(admitted, |first, held, last| {
                     let is_within = last.time - admitted[first].time < window;
-                    assert!(!is_within || held <= 2 * limit, "{held} in a window's length; {}", context());
+                    assert!(
+                        !is_within || held <= 2 * limit,
+                        "{held} in a window's length; {}",
+                        context()
+                    );
                 });
                 // What was given back may have started a window.
                 if !were_refunded {
@@ -155,7 +175,13 @@ fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucket<KeyedWord
         tick: tick.as_nanos() as u64,
     };
     let (name, span) = (format!("{builder:?}"), half(keyed().horizon()));
-    Case { name, keyed: Box::new(keyed), plain: Box::new(plain), bound, span }
+    Case {
+        name,
+        keyed: Box::new(keyed),
+        plain: Box::new(plain),
+        bound,
+        span,
+    }
 }
 
 fn buckets() -> Vec<Case<TokenBucket<KeyedWord>, TokenBucket>> {
@@ -177,25 +203,52 @@ fn buckets() -> Vec<Case<TokenBucket<KeyedWord>, TokenBucket>> {
 fn window(builder: FixedWindowBuilder, bound: Bound) -> Case<FixedWindow<KeyedWord>, FixedWindow> {
     let keyed = move || builder.build_on::<KeyedWord>().unwrap();
     let (name, span) = (format!("{builder:?}"), half(keyed().horizon()));
-    Case { name, keyed: Box::new(keyed), plain: Box::new(move || builder.build().unwrap()), bound, span }
+    Case {
+        name,
+        keyed: Box::new(keyed),
+        plain: Box::new(move || builder.build().unwrap()),
+        bound,
+        span,
+    }
 }
 
 fn windows() -> Vec<Case<FixedWindow<KeyedWord>, FixedWindow>> {
     let grid = |limit, millis| {
         let builder = FixedWindow::builder(limit, Duration::from_millis(millis));
-        window(builder, Bound::Grid { limit, window: millis * 1_000_000 })
+        window(
+            builder,
+            Bound::Grid {
+                limit,
+                window: millis * 1_000_000,
+            },
+        )
     };
     let started = |limit, millis, tick| {
         let builder = FixedWindow::builder(limit, Duration::from_millis(millis));
-        let builder = builder.started_by_first_request().tick(Duration::from_nanos(tick));
-        window(builder, Bound::Started { limit, window: millis * 1_000_000, tick })
+        let builder = builder
+            .started_by_first_request()
+            .tick(Duration::from_nanos(tick));
+        window(
+            builder,
+            Bound::Started {
+                limit,
+                window: millis * 1_000_000,
+                tick,
+            },
+        )
     };
     let patient = FixedWindow::builder(3, SECOND).staleness(SECOND);
     vec![
         grid(3, 1_000),
         grid(20, 700),
         grid(1, 60_000),
-        window(patient, Bound::Grid { limit: 3, window: 1_000_000_000 }),
+        window(
+            patient,
+            Bound::Grid {
+                limit: 3,
+                window: 1_000_000_000,
+            },
+        ),
         started(3, 1_000, 1),
         started(5, 700, 1_000),
         started(1, 10_000, 1_000_000),
@@ -207,7 +260,9 @@ fn concurrency(limit: u32) -> Case<Concurrency, Concurrency> {
         name: format!("{limit} at once"),
         keyed: Box::new(move || Concurrency::new(limit)),
         plain: Box::new(move || Concurrency::new(limit)),
-        bound: Bound::Out { limit: limit.into() },
+        bound: Bound::Out {
+            limit: limit.into(),
+        },
         span: u64::MAX / 2,
     }
 }
@@ -229,12 +284,24 @@ struct Tally {
 
 impl Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { granted, exhausted, beyond, crowded, late, retried, refunded, replaced } = self;
+        let Self {
+            granted,
+            exhausted,
+            beyond,
+            crowded,
+            late,
+            retried,
+            refunded,
+            replaced,
+        } = self;
         write!(
             f,
             "{granted} granted, {exhausted} exhausted, {beyond} beyond the capacity, {crowded} crowded; "
         )?;
-        write!(f, "{late} late, {retried} retried, {refunded} refunded, {replaced} replaced")
+        write!(
+            f,
+            "{late} late, {retried} retried, {refunded} refunded, {replaced} replaced"
+        )
     }
 }
 
@@ -263,8 +330,8 @@ struct Grant<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
     before: u64,
 }
 
-/// Runs a random trace of `keys` keys on `table`. Where no two keys share an entry, each decision is `exact`: as that of the key's plain limiter,
-/// but for want of room.
+/// Runs a random trace of `keys` keys on `table`. Where no two keys share an entry, each decision
+/// is `exact`: as that of the key's plain limiter, but for want of room.
 struct Trace<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
     case: &'t Case<L, P>,
     table: &'t Table<L, S>,
@@ -279,7 +346,15 @@ struct Trace<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
 impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
     fn new(case: &'t Case<L, P>, table: &'t Table<L, S>, is_exact: bool) -> Self {
         let (users, grants) = (HashMap::new(), Vec::new());
-        Self { case, table, is_exact, users, grants, newest: 0, tally: Tally::default() }
+        Self {
+            case,
+            table,
+            is_exact,
+            users,
+            grants,
+            newest: 0,
+            tally: Tally::default(),
+        }
     }
 
     fn run(mut self, keys: u64, draws: &mut Draws<'_>) -> Tally {
@@ -301,13 +376,19 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
             }
         }
         let statistics = self.table.statistics_at(at(self.newest));
-        assert!(!self.is_exact || statistics.live == self.live(), "{}", self.case.name);
+        assert!(
+            !self.is_exact || statistics.live == self.live(),
+            "{}",
+            self.case.name
+        );
         self.tally.crowded = statistics.overflowed;
         self.tally.replaced = statistics.replaced;
         for (key, user) in &mut self.users {
             user.admitted.retain(|admission| admission.permits > 0);
             let context = || format!("key {key} of {}: {:?}", self.case.name, user.admitted);
-            self.case.bound.check(&user.admitted, user.were_refunded, &context);
+            self.case
+                .bound
+                .check(&user.admitted, user.were_refunded, &context);
         }
         self.tally
     }
@@ -349,7 +430,8 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         }
     }
 
-    /// Whether an answer is the plain limiter's, or that there is no room, where there need not be any.
+    /// Whether an answer is the plain limiter's, or that there is no room, where there need not be
+    /// any.
     fn check_answer<T, U>(
         &mut self,
         key: u64,
@@ -362,9 +444,18 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         let name = &self.case.name;
         match (keyed.as_ref().err(), plain.as_ref().err()) {
             (Some(&denied @ Denied::Crowded { .. }), None) => {
-                assert_eq!(denied, Denied::Crowded { now: at(now), permits: n });
+                assert_eq!(
+                    denied,
+                    Denied::Crowded {
+                        now: at(now),
+                        permits: n
+                    }
+                );
                 assert_eq!(denied.retry(&*self.table.key(&key)), Retry::After(SECOND));
-                assert!(may_be_forgotten, "{name}: key {key} was forgotten while in use, at {now}");
+                assert!(
+                    may_be_forgotten,
+                    "{name}: key {key} was forgotten while in use, at {now}"
+                );
             }
             (keyed, plain) => assert_eq!(keyed, plain, "{name}: key {key}, {n} at {now}"),
         }
@@ -378,34 +469,60 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         if self.is_exact {
             let plain = self.user(key).plain.clone();
             self.check_answer(key, now, n, &looked, &plain.peek_at(at(now), n));
-            assert_eq!(available, plain.available_at(at(now)), "{}: key {key} at {now}", self.case.name);
+            assert_eq!(
+                available,
+                plain.available_at(at(now)),
+                "{}: key {key} at {now}",
+                self.case.name
+            );
             assert_eq!(limiter.capacity(), plain.capacity());
             match (idle, plain.idle_at(at(now))) {
                 // One that is not known is as good as new since it is asked for.
                 (Idle::Since(_), Idle::Since(_)) if self.may_be_forgotten(key) => {}
-                (keyed, plain) => assert_eq!(keyed, plain, "{}: key {key} at {now}", self.case.name),
+                (keyed, plain) => {
+                    assert_eq!(keyed, plain, "{}: key {key} at {now}", self.case.name)
+                }
             }
         }
-        assert_eq!(self.table.statistics_at(at(now)).held, held, "a question created an entry");
+        assert_eq!(
+            self.table.statistics_at(at(now)).held,
+            held,
+            "a question created an entry"
+        );
     }
 
     fn take(&mut self, key: u64, now: u64, draws: &mut Draws<'_>) {
         let most = self.table.key(&key).available_at(at(now)).min(1_000_000);
         let some = draws.within(0, most);
         let n = draws.one_of(&[1, 1, 1, some, most, most + 1, 0, u32::MAX.into()]) as u32;
-        let Some(denied) = self.try_take(key, now, n) else { return };
+        let Some(denied) = self.try_take(key, now, n) else {
+            return;
+        };
         let limiter = *self.table.key(&key);
         let retry = limiter.retry(denied);
         if let (true, Denied::Exhausted { .. }) = (self.is_exact, denied) {
-            assert_eq!(retry, self.user(key).plain.retry(denied), "{}: key {key}", self.case.name);
+            assert_eq!(
+                retry,
+                self.user(key).plain.retry(denied),
+                "{}: key {key}",
+                self.case.name
+            );
             if let Retry::At(then) = retry
                 && then.as_nanos() < self.case.span
                 && draws.once_in(2)
             {
                 let then = then.as_nanos();
-                assert!(self.try_take(key, then - 1, n).is_some(), "{}: too early", self.case.name);
+                assert!(
+                    self.try_take(key, then - 1, n).is_some(),
+                    "{}: too early",
+                    self.case.name
+                );
                 self.newest = self.newest.max(then);
-                assert!(self.try_take(key, then, n).is_none(), "{}: not when told", self.case.name);
+                assert!(
+                    self.try_take(key, then, n).is_none(),
+                    "{}: not when told",
+                    self.case.name
+                );
                 self.tally.retried += 1;
             }
         }
@@ -416,7 +533,11 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         let entries = self.table.statistics_at(at(now));
         let looked = self.table.key(&key).peek_at(at(now), n).map(|_| ());
         let taken = Lease::try_acquire_at(self.table.key(&key), at(now), n);
-        assert_eq!(taken.as_ref().map(|_| ()).map_err(|&denied| denied), looked, "not as seen before");
+        assert_eq!(
+            taken.as_ref().map(|_| ()).map_err(|&denied| denied),
+            looked,
+            "not as seen before"
+        );
         let may_be_forgotten = self.may_be_forgotten(key);
         let plain = self.user(key).plain.clone();
         let mut twin = None;
@@ -450,9 +571,18 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         if let Bound::Out { limit } = bound {
             assert!(user.out <= limit, "key {key}: {} out of {limit}", user.out);
         }
-        user.admitted.push(Admission { time: user.newest, permits: n.into() });
+        user.admitted.push(Admission {
+            time: user.newest,
+            permits: n.into(),
+        });
         let index = user.admitted.len() - 1;
-        self.grants.push(Grant { key, keyed, plain: twin, index, before });
+        self.grants.push(Grant {
+            key,
+            keyed,
+            plain: twin,
+            index,
+            before,
+        });
         None
     }
 
@@ -484,7 +614,10 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
 
     /// How many keys are in use, as their plain limiters see it.
     fn live(&self) -> usize {
-        self.users.values().filter(|user| !user.plain.idle_at(at(self.newest)).is_idle()).count()
+        self.users
+            .values()
+            .filter(|user| !user.plain.idle_at(at(self.newest)).is_idle())
+            .count()
     }
 
     /// Gives some of a random grant back as never taken.
@@ -501,7 +634,12 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         let (key, index, before) = (grant.key, grant.index, grant.before);
         let refunded = grant.keyed.refund_at(at(now), n).unwrap();
         if let Some(plain) = &mut grant.plain {
-            assert_eq!(plain.refund_at(at(now), n), Ok(refunded), "{}: key {key}", self.case.name);
+            assert_eq!(
+                plain.refund_at(at(now), n),
+                Ok(refunded),
+                "{}: key {key}",
+                self.case.name
+            );
         }
         self.tally.refunded += u64::from(refunded);
         let bound = self.case.bound;
@@ -510,7 +648,8 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         user.out -= u64::from(n);
         let admission = &mut user.admitted[index];
         admission.permits -= u64::from(refunded);
-        // A take from a bucket that is given back in whole counts as never made, also for what the newest `now` was.
+        // A take from a bucket that is given back in whole counts as never made, also for what the
+        // newest `now` was.
         if let Bound::Bucket { .. } = bound
             && refunded > 0
             && admission.permits == 0
@@ -528,7 +667,12 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
 }
 
 /// Traces of `keys` keys on tables of so many lines.
-fn traces<L: KeyedLimit, P: Limiter>(cases: &[Case<L, P>], sizes: &[usize], keys: u64, steps: u32) -> Tally {
+fn traces<L: KeyedLimit, P: Limiter>(
+    cases: &[Case<L, P>],
+    sizes: &[usize],
+    keys: u64,
+    steps: u32,
+) -> Tally {
     let mut tally = Tally::default();
     for case in cases {
         for (&size, nth) in sizes.iter().zip(0..) {
@@ -553,7 +697,11 @@ impl Tally {
     }
 }
 
-const STEPS: u32 = if cfg!(debug_assertions) { 2_500 } else { 40_000 };
+const STEPS: u32 = if cfg!(debug_assertions) {
+    2_500
+} else {
+    40_000
+};
 
 #[test]
 fn each_key_decides_as_its_own_limiter_where_there_is_room() {
@@ -561,7 +709,14 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
         let tally = traces(cases, &[41, 64, 101], 40, STEPS);
         println!("{what}: {tally}");
         assert_eq!(tally.crowded, 0);
-        assert!(tally.granted.min(tally.exhausted).min(tally.late).min(tally.refunded) > 1_000);
+        assert!(
+            tally
+                .granted
+                .min(tally.exhausted)
+                .min(tally.late)
+                .min(tally.refunded)
+                > 1_000
+        );
         assert!(tally.replaced > 20, "nothing was ever forgotten");
         tally
     }
@@ -591,7 +746,10 @@ impl BuildHasher for FewTags {
     type Hasher = Few;
 
     fn build_hasher(&self) -> Few {
-        Few { tags: self.0, key: 0 }
+        Few {
+            tags: self.0,
+            key: 0,
+        }
     }
 }
 
@@ -619,13 +777,17 @@ impl Hasher for Few {
 
 #[test]
 fn keys_that_share_a_tag_have_one_limit_or_limits_of_their_own_and_nothing_in_between() {
-    // In small tables, so that entries of one tag lie in lines of other keys of the tag, and are found by these.
+    // In small tables, so that entries of one tag lie in lines of other keys of the tag, and are
+    // found by these.
     fn check<L: KeyedLimit, P: Limiter>(what: &str, cases: &[Case<L, P>]) {
         let mut tally = Tally::default();
         for case in cases {
             for (size, tags) in [(2, 1), (3, 1), (3, 2), (5, 3), (8, 12), (8, 40)] {
                 let table = Keyed::new((case.keyed)(), lines(size), FewTags(tags));
-                let mut draws = Draws::Seeded { state: tags, steps: STEPS };
+                let mut draws = Draws::Seeded {
+                    state: tags,
+                    steps: STEPS,
+                };
                 tally.add(Trace::new(case, &table, false).run(150, &mut draws));
             }
         }
@@ -644,10 +806,18 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
         assert!(table.key(&one).take_at(secs(0), 1).is_ok());
         for other in 0..60u64 {
             let is_shared = table.key(&other).available_at(secs(0)) == 0;
-            assert_eq!(table.key(&one).id() == table.key(&other).id(), is_shared, "{one} and {other}");
+            assert_eq!(
+                table.key(&one).id() == table.key(&other).id(),
+                is_shared,
+                "{one} and {other}"
+            );
             let both = AllOf::new([*table.key(&one), *table.key(&other)]);
             table.limits()[0].set_limit(2).unwrap();
-            assert_eq!(both.try_acquire_at(secs(0), 1).is_err(), is_shared, "one is left for both");
+            assert_eq!(
+                both.try_acquire_at(secs(0), 1).is_err(),
+                is_shared,
+                "one is left for both"
+            );
             table.limits()[0].set_limit(1).unwrap();
             shared += u32::from(is_shared);
         }
@@ -659,17 +829,30 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
 
 #[test]
 fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
-    let small = |rate, burst| TokenBucket::builder(rate, burst).build_on::<KeyedWord>().unwrap();
+    let small = |rate, burst| {
+        TokenBucket::builder(rate, burst)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    };
     let mut granted = 0;
     let mut denied_by = [0; 3];
     let mut crowded = 0;
     for state in 0..20 {
-        let (user_rate, tenant_rate, all_rate) =
-            (Rate::per_second(2), Rate::per_second(5), Rate::per_second(20));
+        let (user_rate, tenant_rate, all_rate) = (
+            Rate::per_second(2),
+            Rate::per_second(5),
+            Rate::per_second(20),
+        );
         let users = Keyed::new(small(user_rate, 3), lines(2), seed(state));
         let tenants = Keyed::new(small(tenant_rate, 10), lines(1), seed(state));
-        let all = TokenBucket::builder(all_rate, 30).tick(Duration::from_micros(1)).build().unwrap();
-        let draws = &mut Draws::Seeded { state, steps: 3_000 };
+        let all = TokenBucket::builder(all_rate, 30)
+            .tick(Duration::from_micros(1))
+            .build()
+            .unwrap();
+        let draws = &mut Draws::Seeded {
+            state,
+            steps: 3_000,
+        };
         let mut admitted: HashMap<(usize, u64), (u64, Vec<Admission>)> = HashMap::new();
         let mut newest = 2_000_000_000;
         while draws.another_step() {
@@ -693,7 +876,10 @@ fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
                     for (index, key) in keys.into_iter().enumerate() {
                         let (newest, admitted) = admitted.entry((index, key)).or_default();
                         *newest = now.max(*newest);
-                        admitted.push(Admission { time: *newest, permits: n.into() });
+                        admitted.push(Admission {
+                            time: *newest,
+                            permits: n.into(),
+                        });
                     }
                 }
                 Err(denied) => {
@@ -710,26 +896,56 @@ fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
                 period: 1_000_000_000,
                 tick: 1_000,
             };
-            let bound = [bound(user_rate, 3), bound(tenant_rate, 10), bound(all_rate, 30)][index];
-            bound.check(&admitted, false, &|| format!("limit {index}, key {key}, state {state}"));
+            let bound = [
+                bound(user_rate, 3),
+                bound(tenant_rate, 10),
+                bound(all_rate, 30),
+            ][index];
+            bound.check(&admitted, false, &|| {
+                format!("limit {index}, key {key}, state {state}")
+            });
         }
     }
-    println!("{granted} granted; denied by user, tenant, all: {denied_by:?}; {crowded} of them crowded");
+    println!(
+        "{granted} granted; denied by user, tenant, all: {denied_by:?}; {crowded} of them crowded"
+    );
     assert!(granted > 1_000 && denied_by.into_iter().min() > Some(100) && crowded > 100);
 }
 
 #[test]
 fn two_keys_that_want_the_last_place_get_none_of_it() {
-    // Seven of eight places are taken: a look finds room for each of two, and the second take does not.
+    // Seven of eight places are taken: a look finds room for each of two, and the second take does
+    // not.
     let table = Keyed::new(Concurrency::new(2), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
-    let _held: Vec<_> = limiters[..7].iter().map(|key| key.try_acquire_at(secs(0), 1).unwrap()).collect();
+    let _held: Vec<_> = limiters[..7]
+        .iter()
+        .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
+        .collect();
     let both = AllOf::new([limiters[7], limiters[8]]);
     assert!(both.peek_at(secs(0), 1).is_ok());
     let denied = both.try_acquire_at(secs(0), 1).unwrap_err();
-    assert_eq!((denied.index, denied.denied), (1, Denied::Crowded { now: secs(0), permits: 1 }));
-    assert_eq!(limiters.iter().map(|key| key.available_at(secs(0))).sum::<u64>(), 7 + 4);
-    assert!(limiters[8].try_acquire_at(secs(0), 2).is_ok(), "the place is free");
+    assert_eq!(
+        (denied.index, denied.denied),
+        (
+            1,
+            Denied::Crowded {
+                now: secs(0),
+                permits: 1
+            }
+        )
+    );
+    assert_eq!(
+        limiters
+            .iter()
+            .map(|key| key.available_at(secs(0)))
+            .sum::<u64>(),
+        7 + 4
+    );
+    assert!(
+        limiters[8].try_acquire_at(secs(0), 2).is_ok(),
+        "the place is free"
+    );
 }
 
 #[test]
@@ -742,9 +958,15 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
     assert_eq!(twice.available_at(secs(0)), 1);
     assert!(twice.try_acquire_at(secs(0), 2).is_err(), "four of three");
     let lease = twice.try_acquire_at(secs(0), 1).unwrap();
-    assert_eq!((alice.available_at(secs(0)), bob.available_at(secs(0))), (1, 2));
+    assert_eq!(
+        (alice.available_at(secs(0)), bob.available_at(secs(0))),
+        (1, 2)
+    );
     drop(lease);
-    assert_eq!((alice.available_at(secs(0)), bob.available_at(secs(0))), (3, 3));
+    assert_eq!(
+        (alice.available_at(secs(0)), bob.available_at(secs(0))),
+        (3, 3)
+    );
     let other = Keyed::new(Concurrency::new(3), lines(8), seed(0));
     assert_ne!(alice.id(), other.key("alice").id(), "another table");
 }
@@ -752,62 +974,132 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
 // Room.
 
 fn counts(statistics: KeyedStatistics) -> [u64; 5] {
-    let KeyedStatistics { entries, held, live, replaced, overflowed, .. } = statistics;
-    [entries as u64, held as u64, live as u64, replaced, overflowed]
+    let KeyedStatistics {
+        entries,
+        held,
+        live,
+        replaced,
+        overflowed,
+        ..
+    } = statistics;
+    [
+        entries as u64,
+        held as u64,
+        live as u64,
+        replaced,
+        overflowed,
+    ]
 }
 
 #[test]
 fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
-    let limit = TokenBucket::builder(Rate::per_second(1), 2).build_on::<KeyedWord>().unwrap();
+    let limit = TokenBucket::builder(Rate::per_second(1), 2)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
-    let take = |key: u64, now, n| table.key(&key).try_acquire_at(now, n).map(|lease| lease.permits());
+    let take = |key: u64, now, n| {
+        table
+            .key(&key)
+            .try_acquire_at(now, n)
+            .map(|lease| lease.permits())
+    };
     let after = |now| counts(table.statistics_at(now));
     assert_eq!(after(secs(10)), [8, 0, 0, 0, 0]);
     for key in 0..8 {
         assert_eq!(take(key, secs(10), 1), Ok(1));
     }
     assert_eq!(after(secs(10)), [8, 8, 8, 0, 0]);
-    let crowded = |n| Err(Denied::Crowded { now: secs(11), permits: n });
+    let crowded = |n| {
+        Err(Denied::Crowded {
+            now: secs(11),
+            permits: n,
+        })
+    };
     assert_eq!(
         (take(8, secs(11), 1), take(9, secs(11), 2)),
         (crowded(1), crowded(2)),
         "full, but not for a second"
     );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2]);
-    assert_eq!(take(9, secs(11), 3), Err(Denied::ExceedsCapacity { permits: 3, capacity: 2 }));
+    assert_eq!(
+        take(9, secs(11), 3),
+        Err(Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        })
+    );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no want of room");
     assert_eq!(take(7, secs(11), 2), Ok(2));
     // For a second now.
     assert_eq!(take(8, secs(12), 2), Ok(2));
     assert_eq!(after(secs(12)), [8, 8, 2, 1, 2]);
-    assert_eq!(take(8, secs(12), 1), Err(Denied::Exhausted { now: secs(12), permits: 1 }));
+    assert_eq!(
+        take(8, secs(12), 1),
+        Err(Denied::Exhausted {
+            now: secs(12),
+            permits: 1
+        })
+    );
     // The six that are left are vacated; 7 and 8 are in use, or were but now.
-    assert_eq!((table.sweep_at(at(11_999_999_999), ..), table.sweep_at(secs(12), ..)), (0, 6));
+    assert_eq!(
+        (
+            table.sweep_at(at(11_999_999_999), ..),
+            table.sweep_at(secs(12), ..)
+        ),
+        (0, 6)
+    );
     assert_eq!(after(secs(12)), [8, 2, 2, 1, 2]);
-    assert_eq!((table.sweep_at(secs(13), ..), table.sweep_at(secs(14), ..)), (0, 1), "7 at 14, 8 at 15");
-    assert_eq!((table.sweep_at(secs(15), ..), table.sweep_at(secs(99), ..)), (1, 0));
+    assert_eq!(
+        (table.sweep_at(secs(13), ..), table.sweep_at(secs(14), ..)),
+        (0, 1),
+        "7 at 14, 8 at 15"
+    );
+    assert_eq!(
+        (table.sweep_at(secs(15), ..), table.sweep_at(secs(99), ..)),
+        (1, 0)
+    );
     assert_eq!(after(secs(15)), [8, 0, 0, 1, 2]);
     assert_eq!(take(9, secs(15), 1), Ok(1));
-    assert_eq!(after(secs(15)), [8, 1, 1, 1, 2], "a vacant entry is not replaced");
+    assert_eq!(
+        after(secs(15)),
+        [8, 1, 1, 1, 2],
+        "a vacant entry is not replaced"
+    );
 }
 
 #[test]
 fn a_longer_staleness_keeps_entries_longer() {
-    let limit = FixedWindow::builder(1, SECOND).build_on::<KeyedWord>().unwrap();
+    let limit = FixedWindow::builder(1, SECOND)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0)).with_staleness(Duration::from_mins(1));
-    assert!(table.key("alice").try_acquire_at(at(500_000_000), 1).is_ok());
-    assert_eq!(table.sweep_at(at(60_999_999_999), ..), 0, "within the staleness of the window's end");
+    assert!(
+        table
+            .key("alice")
+            .try_acquire_at(at(500_000_000), 1)
+            .is_ok()
+    );
+    assert_eq!(
+        table.sweep_at(at(60_999_999_999), ..),
+        0,
+        "within the staleness of the window's end"
+    );
     assert_eq!(table.sweep_at(secs(61), ..), 1);
     for key in 0..8u64 {
         assert!(table.key(&key).try_acquire_at(secs(70), 1).is_ok());
     }
     let denied = table.key("alice").try_acquire_at(secs(70), 1).unwrap_err();
-    assert_eq!(denied.retry(&*table.key("alice")), Retry::After(Duration::from_mins(1)));
+    assert_eq!(
+        denied.retry(&*table.key("alice")),
+        Retry::After(Duration::from_mins(1))
+    );
 }
 
 #[test]
 fn a_sweep_of_some_lines_leaves_the_others() {
-    let limit = FixedWindow::builder(1, SECOND).build_on::<KeyedWord>().unwrap();
+    let limit = FixedWindow::builder(1, SECOND)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let fill = || {
         let table = Keyed::new(limit_of(&limit), lines(10), seed(0));
         for key in 0..40u64 {
@@ -818,7 +1110,9 @@ fn a_sweep_of_some_lines_leaves_the_others() {
     };
     let now = secs(9);
     let table = fill();
-    let each: Vec<usize> = (0..10).map(|line| table.sweep_at(now, line..=line)).collect();
+    let each: Vec<usize> = (0..10)
+        .map(|line| table.sweep_at(now, line..=line))
+        .collect();
     assert_eq!(each.iter().sum::<usize>(), 40);
     assert_eq!(table.statistics_at(now).held, 0);
     let sum = |range: core::ops::Range<usize>| each[range].iter().sum::<usize>();
@@ -828,7 +1122,10 @@ fn a_sweep_of_some_lines_leaves_the_others() {
     assert_eq!(fill().sweep_at(now, ..=7), sum(0..8));
     assert_eq!(fill().sweep_at(now, 2..5), sum(2..5));
     assert_eq!(
-        fill().sweep_at(now, (core::ops::Bound::Excluded(2), core::ops::Bound::Unbounded)),
+        fill().sweep_at(
+            now,
+            (core::ops::Bound::Excluded(2), core::ops::Bound::Unbounded)
+        ),
         sum(3..10)
     );
     for nothing in [10..20, 5..5, usize::MAX..usize::MAX] {
@@ -838,12 +1135,16 @@ fn a_sweep_of_some_lines_leaves_the_others() {
 
 /// A window with the same settings: a limiter is not `Clone`.
 fn limit_of(limit: &FixedWindow<KeyedWord>) -> FixedWindow<KeyedWord> {
-    FixedWindow::builder(limit.limit(), SECOND).build_on().unwrap()
+    FixedWindow::builder(limit.limit(), SECOND)
+        .build_on()
+        .unwrap()
 }
 
 #[test]
 fn a_question_creates_no_entry_and_a_denial_neither() {
-    let limit = TokenBucket::builder(Rate::per_second(1), 2).build_on::<KeyedWord>().unwrap();
+    let limit = TokenBucket::builder(Rate::per_second(1), 2)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     for key in 0..100u64 {
         let limiter = table.key(&key);
@@ -859,7 +1160,13 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
 fn a_table_without_a_line_denies_all() {
     let table = Keyed::new(Concurrency::new(1), lines(0), seed(0));
     let alice = *table.key("alice");
-    assert_eq!(alice.try_acquire_at(secs(1), 1).unwrap_err(), Denied::Crowded { now: secs(1), permits: 1 });
+    assert_eq!(
+        alice.try_acquire_at(secs(1), 1).unwrap_err(),
+        Denied::Crowded {
+            now: secs(1),
+            permits: 1
+        }
+    );
     assert_eq!(table.sweep_at(secs(1), ..), 0);
     assert_eq!(counts(table.statistics_at(secs(1))), [0, 0, 0, 0, 1]);
 }
@@ -876,13 +1183,18 @@ fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
     release_in_error(&*table.key("stranger"), 1);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 0, 0, 0, 0]);
     let limiters: Vec<_> = (0..8u64).map(|key| *table.key(&key)).collect();
-    let leases: Vec<_> = limiters.iter().map(|key| key.try_acquire_at(secs(0), 1).unwrap()).collect();
+    let leases: Vec<_> = limiters
+        .iter()
+        .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
+        .collect();
     release_in_error(&*table.key("stranger"), 1);
     assert!(limiters.iter().all(|key| key.available_at(secs(0)) == 1));
     drop(leases);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 8, 0, 0, 0]);
     // Of what comes back by time there is nothing to release.
-    let bucket = TokenBucket::builder(Rate::per_hour(1), 2).build_on::<KeyedWord>().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_hour(1), 2)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(bucket, lines(1), seed(0));
     table.key("alice").release(1);
     table.key("alice").take_at(secs(0), 2).unwrap();
@@ -904,9 +1216,15 @@ fn a_release_of_more_than_was_taken_does_not_shut_the_key_out() {
 fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
     let table = Keyed::new(Concurrency::new(1), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
-    let held: Vec<_> = limiters[..8].iter().map(|key| key.try_acquire_at(secs(0), 1).unwrap()).collect();
+    let held: Vec<_> = limiters[..8]
+        .iter()
+        .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
+        .collect();
     for n in [0, 1] {
-        let crowded = Denied::Crowded { now: secs(0), permits: n };
+        let crowded = Denied::Crowded {
+            now: secs(0),
+            permits: n,
+        };
         assert_eq!(limiters[8].peek_at(secs(0), n), Err(crowded));
         assert_eq!(limiters[8].take_at(secs(0), n), Err(crowded));
         assert_eq!(limiters[8].explain_at(secs(0), n).decision, Err(crowded));
@@ -923,7 +1241,8 @@ fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
 
 #[test]
 fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
-    // Half a second late, looking back another second: further than a limiter of this staleness can.
+    // Half a second late, looking back another second: further than a limiter of this staleness
+    // can.
     fn check<L: KeyedLimit>(limit: impl Fn() -> L, all: u32) {
         let now = secs(100);
         for late in [0, 1, 500_000_000, 999_999_999, 1_000_000_000] {
@@ -932,36 +1251,63 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
             assert!(table.key("alice").try_acquire_at(now, all).is_ok());
             assert_eq!(table.sweep_at(before, ..), 0, "{late} ns late");
             assert!(table.key("stranger").try_acquire_at(before, 1).is_ok());
-            assert!(table.key("alice").try_acquire_at(now, all).is_err(), "all twice, {late} ns late");
+            assert!(
+                table.key("alice").try_acquire_at(now, all).is_err(),
+                "all twice, {late} ns late"
+            );
         }
     }
-    let second =
-        || TokenBucket::builder(Rate::per_hour(1), 1).staleness(SECOND).build_on::<KeyedWord>().unwrap();
+    let second = || {
+        TokenBucket::builder(Rate::per_hour(1), 1)
+            .staleness(SECOND)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    };
     assert_eq!(second().staleness(), SECOND);
     check(second, 1);
     // At this rate and tick, the word leaves but a second.
-    let high = TokenBucket::builder(Rate::per_second(100_003), 200_000).tick(Duration::from_micros(1));
+    let high =
+        TokenBucket::builder(Rate::per_second(100_003), 200_000).tick(Duration::from_micros(1));
     assert!(high.build_on::<KeyedWord>().unwrap().staleness() < 2 * SECOND);
     check(|| high.build_on::<KeyedWord>().unwrap(), 200_000);
     let hour = Duration::from_hours(1);
-    check(|| FixedWindow::builder(1, hour).staleness(SECOND).build_on::<KeyedWord>().unwrap(), 1);
-    let started = FixedWindow::builder(1, hour).started_by_first_request().staleness(SECOND);
+    check(
+        || {
+            FixedWindow::builder(1, hour)
+                .staleness(SECOND)
+                .build_on::<KeyedWord>()
+                .unwrap()
+        },
+        1,
+    );
+    let started = FixedWindow::builder(1, hour)
+        .started_by_first_request()
+        .staleness(SECOND);
     check(|| started.build_on::<KeyedWord>().unwrap(), 1);
 }
 
 #[test]
 fn a_key_that_comes_late_after_it_was_forgotten_is_told_no_more_than_it_had_left() {
-    // One permit a second: alice, who took hers at 10, is forgotten at 12 and not before, so that she may come as late as for 11.
-    let limit = TokenBucket::builder(Rate::per_second(1), 1).build_on::<KeyedWord>().unwrap();
+    // One permit a second: alice, who took hers at 10, is forgotten at 12 and not before, so that
+    // she may come as late as for 11.
+    let limit = TokenBucket::builder(Rate::per_second(1), 1)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     let take = |key: u64, now| table.key(&key).try_acquire_at(at(now), 1).is_ok();
     assert!((0..8).all(|key| take(key, 10_000_000_000)));
-    assert!(!take(8, 11_999_999_999), "alice may still come, for 10.999999999");
+    assert!(
+        !take(8, 11_999_999_999),
+        "alice may still come, for 10.999999999"
+    );
     assert!(!take(0, 10_999_999_000));
     assert!(take(8, 12_000_000_000));
     // One of the eight is forgotten, and finds no room; the others have what has come back, once.
     for granted in [7, 0] {
-        assert_eq!((0..8).filter(|&key| take(key, 11_000_000_000)).count(), granted);
+        assert_eq!(
+            (0..8).filter(|&key| take(key, 11_000_000_000)).count(),
+            granted
+        );
     }
 }
 
@@ -997,29 +1343,57 @@ fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entr
         let mut denied_outside = 0;
         for look in 1..=5 {
             let interrupt = Rc::new(Interrupt::default());
-            let lines = Interrupted { lines: lines(1), interrupt: interrupt.clone() };
+            let lines = Interrupted {
+                lines: lines(1),
+                interrupt: interrupt.clone(),
+            };
             let table = Rc::new(Keyed::new(limit(), lines, seed(0)));
             let inside = Rc::new(Cell::new(0));
             let (of, granted) = (Rc::downgrade(&table), inside.clone());
             *interrupt.work.borrow_mut() = Some(Box::new(move || {
                 let table = of.upgrade().expect("in use");
-                granted.set(granted.get() + u32::from(table.key("alice").take_at(secs(5), 2).is_ok()));
+                granted
+                    .set(granted.get() + u32::from(table.key("alice").take_at(secs(5), 2).is_ok()));
             }));
             let alice = *table.key("alice");
             interrupt.looks.set(look);
             let outside = alice.take_at(secs(5), 2);
             interrupt.looks.set(0);
             denied_outside += u32::from(outside.is_err());
-            assert_eq!(inside.get() + u32::from(outside.is_ok()), 1, "of one burst, at look {look}");
-            assert_eq!((alice.available_at(secs(5)), table.statistics_at(secs(5)).held), (0, 1));
+            assert_eq!(
+                inside.get() + u32::from(outside.is_ok()),
+                1,
+                "of one burst, at look {look}"
+            );
+            assert_eq!(
+                (
+                    alice.available_at(secs(5)),
+                    table.statistics_at(secs(5)).held
+                ),
+                (0, 1)
+            );
             for key in 0..7u64 {
-                assert!(table.key(&key).take_at(secs(5), 1).is_ok(), "no room for all: look {look}");
+                assert!(
+                    table.key(&key).take_at(secs(5), 1).is_ok(),
+                    "no room for all: look {look}"
+                );
             }
         }
-        assert!(denied_outside >= 2, "the interrupt was before or after the look that counts");
+        assert!(
+            denied_outside >= 2,
+            "the interrupt was before or after the look that counts"
+        );
     }
-    check(|| TokenBucket::builder(Rate::per_hour(1), 2).build_on::<KeyedWord>().unwrap());
-    check(|| FixedWindow::builder(2, SECOND).build_on::<KeyedWord>().unwrap());
+    check(|| {
+        TokenBucket::builder(Rate::per_hour(1), 2)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    });
+    check(|| {
+        FixedWindow::builder(2, SECOND)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    });
     check(|| Concurrency::new(2));
 }
 
@@ -1054,12 +1428,24 @@ fn each_limit_of_a_key_is_counted_by_itself() {
             (limit as u64 + 1, limit as u64 + 1)
         );
         held.push(
-            Lease::try_acquire_at(table.key_of(limit, "alice").unwrap(), secs(0), limit as u32 + 1).unwrap(),
+            Lease::try_acquire_at(
+                table.key_of(limit, "alice").unwrap(),
+                secs(0),
+                limit as u32 + 1,
+            )
+            .unwrap(),
         );
         assert!(of(limit).try_acquire_at(secs(0), 1).is_err());
-        assert_eq!(table.key_of(limit, "bob").unwrap().available_at(secs(0)), limit as u64 + 1);
+        assert_eq!(
+            table.key_of(limit, "bob").unwrap().available_at(secs(0)),
+            limit as u64 + 1
+        );
     }
-    assert_eq!(table.key("alice").id(), of(0).id(), "the first, where none is named");
+    assert_eq!(
+        table.key("alice").id(),
+        of(0).id(),
+        "the first, where none is named"
+    );
     assert_eq!(counts(table.statistics_at(secs(0))), [512, 5, 5, 0, 0]);
     for left in (0..5).rev() {
         held.pop();
@@ -1071,10 +1457,19 @@ fn each_limit_of_a_key_is_counted_by_itself() {
 #[test]
 fn a_table_carries_256_limits() {
     let table = Keyed::with_limits([const { Concurrency::new(1) }; 256], lines(256), seed(0));
-    let limiters: Vec<_> = (0..256).map(|limit| *table.key_of(limit, "alice").unwrap()).collect();
-    let leases: Vec<_> = limiters.iter().map(|limit| limit.try_acquire_at(secs(0), 1).unwrap()).collect();
+    let limiters: Vec<_> = (0..256)
+        .map(|limit| *table.key_of(limit, "alice").unwrap())
+        .collect();
+    let leases: Vec<_> = limiters
+        .iter()
+        .map(|limit| limit.try_acquire_at(secs(0), 1).unwrap())
+        .collect();
     assert_eq!(table.statistics_at(secs(0)).live, 256);
-    assert!(limiters.iter().all(|limit| limit.try_acquire_at(secs(0), 1).is_err()));
+    assert!(
+        limiters
+            .iter()
+            .all(|limit| limit.try_acquire_at(secs(0), 1).is_err())
+    );
     drop(leases);
     assert_eq!(table.sweep_at(secs(0), ..), 256);
 }
@@ -1089,7 +1484,13 @@ fn a_limit_that_is_changed_is_that_of_every_key() {
     assert!(alice.try_acquire_at(secs(0), 1).is_err());
     assert!(table.key("bob").try_acquire_at(secs(0), 2).is_err());
     table.limits()[0].set_limit(4).unwrap();
-    assert_eq!((alice.available_at(secs(0)), table.key("bob").available_at(secs(0))), (2, 4));
+    assert_eq!(
+        (
+            alice.available_at(secs(0)),
+            table.key("bob").available_at(secs(0))
+        ),
+        (2, 4)
+    );
 }
 
 #[test]
@@ -1107,14 +1508,19 @@ fn a_seed_is_set_once_and_before_its_use() {
     let before = used.key("alice").id();
     assert_eq!(used.seed().set([1, 2]), Err(SeedFixed));
     assert_eq!(used.key("alice").id(), before, "as it was");
-    assert_eq!(used.seed().hash_one(7), Seed::default().hash_one(7), "a constant");
+    assert_eq!(
+        used.seed().hash_one(7),
+        Seed::default().hash_one(7),
+        "a constant"
+    );
 }
 
 #[test]
 fn a_seed_hashes_as_sip_hash_2_4_does() {
     // The key and the message of the paper's example: bytes 0, 1, 2, ...
     let seed = Seed::new();
-    seed.set([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]).unwrap();
+    seed.set([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908])
+        .unwrap();
     let mut hasher = seed.build_hasher();
     hasher.write(&(0..15).collect::<Vec<u8>>());
     assert_eq!(hasher.finish(), 0xa129_ca61_49be_45e5);
@@ -1122,7 +1528,8 @@ fn a_seed_hashes_as_sip_hash_2_4_does() {
 
 #[test]
 fn another_seed_spreads_keys_in_another_way() {
-    // Of keys that crowd each other out of a small table under one seed, others are denied under another.
+    // Of keys that crowd each other out of a small table under one seed, others are denied under
+    // another.
     let denied = |n: u64| -> Vec<u64> {
         let table = Keyed::new(Concurrency::new(1), lines(4), seed(n));
         let is_denied = |key: &u64| table.key(key).take_at(secs(0), 1).is_err();
@@ -1138,7 +1545,10 @@ fn another_seed_spreads_keys_in_another_way() {
 fn any_hasher_and_any_key_will_do() {
     fn check<S: BuildHasher>(hasher: S) {
         let table = Keyed::new(Concurrency::new(1), lines(64), hasher);
-        let (v4, v6) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        let (v4, v6) = (
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        );
         let mut leases = Vec::new();
         let mut take = |key: Key<'_, _>| {
             let limiter: portcullis_core::KeyLimiter<'_, Keyed<Concurrency, Vec<Line>, S>> = *key;
@@ -1153,8 +1563,14 @@ fn any_hasher_and_any_key_will_do() {
         take(table.key(&v6));
         take(table.key(&String::from("bob")));
         assert!(leases.iter().all(Result::is_ok), "all are different keys");
-        assert!(table.key("bob").take_at(secs(0), 1).is_err(), "a string is the same key, owned or not");
-        assert!(table.key(&&"alice").take_at(secs(0), 1).is_err(), "and however it is borrowed");
+        assert!(
+            table.key("bob").take_at(secs(0), 1).is_err(),
+            "a string is the same key, owned or not"
+        );
+        assert!(
+            table.key(&&"alice").take_at(secs(0), 1).is_err(),
+            "and however it is borrowed"
+        );
         assert_eq!(table.statistics_at(secs(0)).live, 7);
     }
     check(seed(0));
@@ -1166,9 +1582,14 @@ fn any_hasher_and_any_key_will_do() {
 #[test]
 fn a_table_lives_where_its_lines_do() {
     static LINES: [Line; 4] = [const { Line::new() }; 4];
-    static BORROWED: Keyed<Concurrency, &[Line]> = Keyed::new(Concurrency::new(1), &LINES, Seed::new());
+    static BORROWED: Keyed<Concurrency, &[Line]> =
+        Keyed::new(Concurrency::new(1), &LINES, Seed::new());
     let array = Keyed::new(Concurrency::new(1), [Line::new(), Line::new()], Seed::new());
-    let boxed = Keyed::new(Concurrency::new(1), lines(3).into_boxed_slice(), Seed::new());
+    let boxed = Keyed::new(
+        Concurrency::new(1),
+        lines(3).into_boxed_slice(),
+        Seed::new(),
+    );
     assert_eq!(array.statistics_at(secs(0)).entries, 16);
     assert_eq!(boxed.statistics_at(secs(0)).entries, 24);
     assert!(boxed.key("alice").try_acquire_at(secs(0), 1).is_ok());
@@ -1200,14 +1621,21 @@ fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
         table.key(&key).take_at(secs(1), 1).unwrap();
     }
     // A hundred years of looks.
-    let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 315_000), 0).is_ok());
+    let free = (0..10_000u64).any(|n| {
+        table
+            .key("new")
+            .take_at(secs(20_000 + n * 315_000), 0)
+            .is_ok()
+    });
     assert!(free, "horizon and staleness {horizon:?}: no new key ever");
 }
 
 /// The same for windows.
 #[test]
 fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
-    let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1)).build_on::<KeyedWord>().unwrap();
+    let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1))
+        .build_on::<KeyedWord>()
+        .unwrap();
     let horizon = window.horizon();
     let table = Keyed::new(window, [Line::new()], seed(0)).with_staleness(horizon);
     for key in 0..8u64 {
@@ -1220,12 +1648,17 @@ fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
 #[test]
 fn each_key_starts_full_whatever_a_bucket_starts_with() {
     for initial in [0, 1, 5] {
-        let limit = TokenBucket::builder(Rate::per_second(1), 5).initial(initial).build_on().unwrap();
+        let limit = TokenBucket::builder(Rate::per_second(1), 5)
+            .initial(initial)
+            .build_on()
+            .unwrap();
         let users = Keyed::new(limit, Line::for_keys(8), RandomState::new());
         for key in 0..4 {
             let user = users.key(&key);
             assert_eq!(user.available_at(at(0)), 5);
-            assert!(user.try_acquire_at(at(0), 5).is_ok() && user.try_acquire_at(at(0), 1).is_err());
+            assert!(
+                user.try_acquire_at(at(0), 5).is_ok() && user.try_acquire_at(at(0), 1).is_err()
+            );
         }
     }
 }

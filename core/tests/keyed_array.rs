@@ -1,8 +1,10 @@
-//! A limiter of any type for each key: decides as a plain limiter of each key would, also where entries go from one key to another,
-//! and keeps an entry for its key while the limiter is in use, a call is at it, or one that is late may still come.
+//! A limiter of any type for each key: decides as a plain limiter of each key would, also where
+//! entries go from one key to another, and keeps an entry for its key while the limiter is in use,
+//! a call is at it, or one that is late may still come.
 //!
-//! Random traces go to a table and to one plain limiter for each key, and each decision is compared; and what each key was granted is held
-//! against its bound over every window of time, by a count of its own.
+//! Random traces go to a table and to one plain limiter for each key, and each decision is
+//! compared; and what each key was granted is held against its bound over every window of time, by
+//! a count of its own.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -20,9 +22,9 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow, Idle,
-    Key, Keyed, KeyedArray, KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line, Penalty, Plan,
-    Rate, Receipt, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
+    Idle, Key, Keyed, KeyedArray, KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line,
+    Penalty, Plan, Rate, Receipt, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
 /// How late a `now` may be: the staleness of every table here, but where another one is set.
@@ -54,7 +56,12 @@ fn lines(n: usize) -> Vec<Line> {
 }
 
 fn table_of<L>(make: impl Fn() -> L, n: usize, nth: u64) -> Table<L> {
-    KeyedArray::new(make(), (0..8 * n).map(|_| make()).collect(), lines(n), seed(nth))
+    KeyedArray::new(
+        make(),
+        (0..8 * n).map(|_| make()).collect(),
+        lines(n),
+        seed(nth),
+    )
 }
 
 /// One line: room for eight keys.
@@ -68,9 +75,18 @@ fn table<L>(make: impl Fn() -> L) -> Table<L> {
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     /// At most `burst + permits * t / period`, with t in whole ticks.
-    Bucket { burst: u64, permits: u64, period: u64, tick: u64 },
+    Bucket {
+        burst: u64,
+        permits: u64,
+        period: u64,
+        tick: u64,
+    },
     /// At most so many in as many segments of the grid.
-    Segments { limit: u64, segment: u64, segments: u64 },
+    Segments {
+        limit: u64,
+        segment: u64,
+        segments: u64,
+    },
     /// At most so many from a window's first one to its end.
     Started { limit: u64, window: u64 },
     /// At most so many out at once.
@@ -88,14 +104,31 @@ impl Bound {
     /// Checks every window of time, `admitted` being in order.
     fn check(self, admitted: &[Admission], context: &dyn Fn() -> String) {
         match self {
-            Self::Bucket { burst, permits, period, tick } => for_each_span(admitted, |first, held, last| {
+            Self::Bucket {
+                burst,
+                permits,
+                period,
+                tick,
+            } => for_each_span(admitted, |first, held, last| {
                 let time = u128::from(last / tick * tick - first / tick * tick);
                 let most = u128::from(burst) * u128::from(period) + u128::from(permits) * time;
-                assert!(u128::from(held) * u128::from(period) <= most, "{held} in {time} ns; {}", context());
+                assert!(
+                    u128::from(held) * u128::from(period) <= most,
+                    "{held} in {time} ns; {}",
+                    context()
+                );
             }),
-            Self::Segments { limit, segment, segments } => for_each_span(admitted, |first, held, last| {
+            Self::Segments {
+                limit,
+                segment,
+                segments,
+            } => for_each_span(admitted, |first, held, last| {
                 let is_within = last / segment - first / segment < segments;
-                assert!(!is_within || held <= limit, "{held} in one window; {}", context());
+                assert!(
+                    !is_within || held <= limit,
+                    "{held} in one window; {}",
+                    context()
+                );
             }),
             Self::Started { limit, window } => {
                 let (mut end, mut count) = (0, 0);
@@ -112,7 +145,8 @@ impl Bound {
     }
 }
 
-/// Calls `check` with the time of each first admission, the permits from it up to another one, and the time of that one.
+/// Calls `check` with the time of each first admission, the permits from it up to another one, and
+/// the time of that one.
 fn for_each_span(admitted: &[Admission], check: impl Fn(u64, u64, u64)) {
     for first in 0..admitted.len() {
         let mut held = 0;
@@ -133,7 +167,12 @@ struct Case<L> {
 }
 
 fn case<L>(name: &'static str, bound: Bound, make: impl Fn() -> L + 'static) -> Case<L> {
-    Case { name, make: Box::new(make), bound, penalty: 0 }
+    Case {
+        name,
+        make: Box::new(make),
+        bound,
+        penalty: 0,
+    }
 }
 
 /// Something to be done with limiters of every type.
@@ -143,35 +182,79 @@ trait ForEach {
 
 const RATE: Rate = Rate::per_second(2);
 const BURST: u64 = 3;
-const BUCKET: Bound = Bound::Bucket { burst: BURST, permits: 2, period: STALENESS, tick: 1 };
+const BUCKET: Bound = Bound::Bucket {
+    burst: BURST,
+    permits: 2,
+    period: STALENESS,
+    tick: 1,
+};
 const WAIT: u64 = 3;
 
 fn for_each_limiter(what: &mut impl ForEach) {
     let bucket = || TokenBucket::new(RATE, BURST);
     let adjustable = || AdjustableBucket::new(RATE, BURST);
     let wait = Duration::from_secs(WAIT);
-    let second = |segments| Bound::Segments { limit: 4, segment: 1_000_000_000, segments };
+    let second = |segments| Bound::Segments {
+        limit: 4,
+        segment: 1_000_000_000,
+        segments,
+    };
     what.each(case("token bucket", BUCKET, bucket));
-    what.each(case("counted token bucket", BUCKET, move || Counted::new(bucket())));
+    what.each(case("counted token bucket", BUCKET, move || {
+        Counted::new(bucket())
+    }));
     let tick = adjustable().tick().as_nanos() as u64;
-    let coarse = Bound::Bucket { burst: BURST, permits: 2, period: STALENESS, tick };
+    let coarse = Bound::Bucket {
+        burst: BURST,
+        permits: 2,
+        period: STALENESS,
+        tick,
+    };
     what.each(case("adjustable bucket", coarse, adjustable));
-    what.each(case("sliding window", second(8), || SlidingWindow::<8>::new(4, 8 * SECOND, 8)));
-    what.each(case("fixed window", second(1), || FixedWindow::new(4, SECOND)));
-    let cooldown = Bound::Started { limit: 4, window: 2_000_000_000 };
-    what.each(case("cooldown window", cooldown, || CooldownWindow::new(4, 2 * SECOND, Some(3 * SECOND))));
+    what.each(case("sliding window", second(8), || {
+        SlidingWindow::<8>::new(4, 8 * SECOND, 8)
+    }));
+    what.each(case("fixed window", second(1), || {
+        FixedWindow::new(4, SECOND)
+    }));
+    let cooldown = Bound::Started {
+        limit: 4,
+        window: 2_000_000_000,
+    };
+    what.each(case("cooldown window", cooldown, || {
+        CooldownWindow::new(4, 2 * SECOND, Some(3 * SECOND))
+    }));
     what.each(case("escalation", BUCKET, move || {
-        Escalation::new(bucket(), [Threshold { used: 2, hold: SECOND, decision: "slow down" }])
+        Escalation::new(
+            bucket(),
+            [Threshold {
+                used: 2,
+                hold: SECOND,
+                decision: "slow down",
+            }],
+        )
     }));
     for limit in [1, 3] {
-        let out = Bound::Out { limit: limit.into() };
+        let out = Bound::Out {
+            limit: limit.into(),
+        };
         what.each(case("concurrency", out, move || Concurrency::new(limit)));
     }
-    let penalty = case("penalty, token bucket", BUCKET, move || Penalty::new(bucket(), wait));
-    what.each(Case { penalty: WAIT * 1_000_000_000, ..penalty });
+    let penalty = case("penalty, token bucket", BUCKET, move || {
+        Penalty::new(bucket(), wait)
+    });
+    what.each(Case {
+        penalty: WAIT * 1_000_000_000,
+        ..penalty
+    });
     let out = Bound::Out { limit: 2 };
-    let penalty = case("penalty, concurrency", out, move || Penalty::new(Concurrency::new(2), wait));
-    what.each(Case { penalty: WAIT * 1_000_000_000, ..penalty });
+    let penalty = case("penalty, concurrency", out, move || {
+        Penalty::new(Concurrency::new(2), wait)
+    });
+    what.each(Case {
+        penalty: WAIT * 1_000_000_000,
+        ..penalty
+    });
 }
 
 // Random traces.
@@ -191,9 +274,24 @@ struct Tally {
 
 impl Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { granted, denied, crowded, late, far, retried, refunded, replaced } = self;
-        write!(f, "{granted} granted, {denied} denied, {crowded} crowded; {late} late, {far} far ahead, ")?;
-        write!(f, "{retried} retried, {refunded} refunded, {replaced} replaced")
+        let Self {
+            granted,
+            denied,
+            crowded,
+            late,
+            far,
+            retried,
+            refunded,
+            replaced,
+        } = self;
+        write!(
+            f,
+            "{granted} granted, {denied} denied, {crowded} crowded; {late} late, {far} far ahead, "
+        )?;
+        write!(
+            f,
+            "{retried} retried, {refunded} refunded, {replaced} replaced"
+        )
     }
 }
 
@@ -217,7 +315,8 @@ struct Grant<'t, L: Limiter> {
     plain: Option<Lease<Rc<L>>>,
 }
 
-/// Runs a random trace on `table`. Where there is room for all keys, each decision is `exact`: as that of the key's plain limiter.
+/// Runs a random trace on `table`. Where there is room for all keys, each decision is `exact`: as
+/// that of the key's plain limiter.
 struct Trace<'t, L: Limiter> {
     case: &'t Case<L>,
     table: &'t Table<L>,
@@ -232,7 +331,15 @@ struct Trace<'t, L: Limiter> {
 impl<'t, L: Limiter> Trace<'t, L> {
     fn new(case: &'t Case<L>, table: &'t Table<L>, is_exact: bool) -> Self {
         let (users, grants) = (HashMap::new(), Vec::new());
-        Self { case, table, is_exact, users, grants, newest: 0, tally: Tally::default() }
+        Self {
+            case,
+            table,
+            is_exact,
+            users,
+            grants,
+            newest: 0,
+            tally: Tally::default(),
+        }
     }
 
     fn run(mut self, keys: u64, draws: &mut Draws<'_>) -> Tally {
@@ -312,30 +419,57 @@ impl<'t, L: Limiter> Trace<'t, L> {
         if self.is_exact {
             let plain = self.user(key).plain.clone();
             let name = self.case.name;
-            assert_eq!(looked, plain.peek_at(at(now), n).map(|_| ()), "{name}: key {key}, {n} at {now}");
-            assert_eq!(available, plain.available_at(at(now)), "{name}: key {key} at {now}");
+            assert_eq!(
+                looked,
+                plain.peek_at(at(now), n).map(|_| ()),
+                "{name}: key {key}, {n} at {now}"
+            );
+            assert_eq!(
+                available,
+                plain.available_at(at(now)),
+                "{name}: key {key} at {now}"
+            );
             assert_eq!(limiter.capacity(), plain.capacity());
             // Since when is another thing, for one that was forgotten.
-            assert_eq!(idle.is_idle(), plain.idle_at(at(now)).is_idle(), "{name}: key {key} at {now}");
+            assert_eq!(
+                idle.is_idle(),
+                plain.idle_at(at(now)).is_idle(),
+                "{name}: key {key} at {now}"
+            );
         }
-        assert_eq!(self.table.statistics_at(at(now)).held, held, "a question created an entry");
+        assert_eq!(
+            self.table.statistics_at(at(now)).held,
+            held,
+            "a question created an entry"
+        );
     }
 
     fn take(&mut self, key: u64, now: u64, draws: &mut Draws<'_>) {
         let most = self.table.key(&key).available_at(at(now));
         let some = draws.within(0, most);
         let n = draws.one_of(&[1, 1, 1, some, most, most + 1, 0, u32::MAX.into()]) as u32;
-        let Some(denied) = self.try_take(key, now, n) else { return };
+        let Some(denied) = self.try_take(key, now, n) else {
+            return;
+        };
         if let (true, false) = (self.is_exact, matches!(denied, Denied::Crowded { .. })) {
             let retry = self.table.key(&key).retry(denied);
-            assert_eq!(retry, self.user(key).plain.retry(denied), "{}: key {key}", self.case.name);
+            assert_eq!(
+                retry,
+                self.user(key).plain.retry(denied),
+                "{}: key {key}",
+                self.case.name
+            );
             // One that is denied too early has more to wait for, where denials are counted.
             if let Retry::At(then) = retry
                 && draws.once_in(2)
             {
                 let then = then.as_nanos();
                 self.newest = self.newest.max(then);
-                assert!(self.try_take(key, then, n).is_none(), "{}: not when told", self.case.name);
+                assert!(
+                    self.try_take(key, then, n).is_none(),
+                    "{}: not when told",
+                    self.case.name
+                );
                 self.tally.retried += 1;
             }
         }
@@ -346,15 +480,26 @@ impl<'t, L: Limiter> Trace<'t, L> {
         let held = self.table.statistics_at(at(now)).held;
         let looked = self.table.key(&key).peek_at(at(now), n).map(|_| ());
         let taken = Lease::try_acquire_at(self.table.key(&key), at(now), n);
-        assert_eq!(taken.as_ref().map(|_| ()).map_err(|&denied| denied), looked, "not as seen before");
+        assert_eq!(
+            taken.as_ref().map(|_| ()).map_err(|&denied| denied),
+            looked,
+            "not as seen before"
+        );
         let plain = self.user(key).plain.clone();
         let (name, penalty) = (self.case.name, self.case.penalty);
         let mut twin = None;
         if self.is_exact {
-            match (taken.as_ref().err(), Lease::try_acquire_at(plain, at(now), n)) {
+            match (
+                taken.as_ref().err(),
+                Lease::try_acquire_at(plain, at(now), n),
+            ) {
                 (None, Ok(lease)) => twin = Some(lease),
                 (keyed, plain) => {
-                    assert_eq!(keyed, plain.as_ref().err(), "{name}: key {key}, {n} at {now}");
+                    assert_eq!(
+                        keyed,
+                        plain.as_ref().err(),
+                        "{name}: key {key}, {n} at {now}"
+                    );
                 }
             }
         }
@@ -362,7 +507,11 @@ impl<'t, L: Limiter> Trace<'t, L> {
             Ok(lease) if n > 0 => lease,
             other => {
                 let denied = other.err();
-                assert_eq!(self.table.statistics_at(at(now)).held, held, "nothing granted, but an entry");
+                assert_eq!(
+                    self.table.statistics_at(at(now)).held,
+                    held,
+                    "nothing granted, but an entry"
+                );
                 self.tally.denied += u64::from(!matches!(denied, Some(Denied::Crowded { .. })));
                 if let (1.., Some(Denied::Exhausted { .. })) = (n, denied) {
                     self.user(key).shut_out_until = now + penalty;
@@ -373,15 +522,25 @@ impl<'t, L: Limiter> Trace<'t, L> {
         self.tally.granted += 1;
         let bound = self.case.bound;
         let user = self.user(key);
-        assert!(now >= user.shut_out_until || penalty == 0, "{name}: key {key} is to be shut out at {now}");
+        assert!(
+            now >= user.shut_out_until || penalty == 0,
+            "{name}: key {key} is to be shut out at {now}"
+        );
         user.has_been_granted = true;
         user.newest = user.newest.max(now);
         user.out += u64::from(n);
         if let Bound::Out { limit } = bound {
             assert!(user.out <= limit, "key {key}: {} out of {limit}", user.out);
         }
-        user.admitted.push(Admission { time: user.newest, permits: n.into() });
-        self.grants.push(Grant { key, keyed, plain: twin });
+        user.admitted.push(Admission {
+            time: user.newest,
+            permits: n.into(),
+        });
+        self.grants.push(Grant {
+            key,
+            keyed,
+            plain: twin,
+        });
         None
     }
 
@@ -399,7 +558,12 @@ impl<'t, L: Limiter> Trace<'t, L> {
         let key = grant.key;
         let refunded = grant.keyed.refund_at(at(now), n).unwrap();
         if let Some(plain) = &mut grant.plain {
-            assert_eq!(plain.refund_at(at(now), n), Ok(refunded), "{}: key {key}", self.case.name);
+            assert_eq!(
+                plain.refund_at(at(now), n),
+                Ok(refunded),
+                "{}: key {key}",
+                self.case.name
+            );
         }
         self.tally.refunded += u64::from(refunded);
         self.user(key).out -= u64::from(n);
@@ -424,14 +588,21 @@ fn traces<L: Limiter>(case: &Case<L>, sizes: &[usize], is_exact: bool) -> Tally 
     let mut tally = Tally::default();
     for (&size, nth) in sizes.iter().zip(0..) {
         let table = table_of(&case.make, size, nth);
-        let draws = &mut Draws::Seeded { state: nth, steps: STEPS };
+        let draws = &mut Draws::Seeded {
+            state: nth,
+            steps: STEPS,
+        };
         tally.add(Trace::new(case, &table, is_exact).run(40, draws));
     }
     println!("{}: {tally}", case.name);
     tally
 }
 
-const STEPS: u32 = if cfg!(debug_assertions) { 4_000 } else { 40_000 };
+const STEPS: u32 = if cfg!(debug_assertions) {
+    4_000
+} else {
+    40_000
+};
 
 #[test]
 fn each_key_decides_as_its_own_limiter_where_there_is_room() {
@@ -440,8 +611,15 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
         fn each<L: Limiter + 'static>(&mut self, case: Case<L>) {
             let tally = traces(&case, &[9, 16, 41], true);
             assert_eq!(tally.crowded, 0);
-            assert!(tally.granted.min(tally.denied).min(tally.late) > 500, "{}", case.name);
-            assert!(tally.far.min(tally.replaced) > 20, "nothing was ever forgotten");
+            assert!(
+                tally.granted.min(tally.denied).min(tally.late) > 500,
+                "{}",
+                case.name
+            );
+            assert!(
+                tally.far.min(tally.replaced) > 20,
+                "nothing was ever forgotten"
+            );
             self.0 += tally.retried;
         }
     }
@@ -471,11 +649,25 @@ fn crowded<T>(now: Timestamp, permits: u32) -> Result<T, Denied> {
 }
 
 fn counts(statistics: KeyedStatistics) -> [u64; 5] {
-    let KeyedStatistics { entries, held, live, replaced, overflowed, .. } = statistics;
-    [entries as u64, held as u64, live as u64, replaced, overflowed]
+    let KeyedStatistics {
+        entries,
+        held,
+        live,
+        replaced,
+        overflowed,
+        ..
+    } = statistics;
+    [
+        entries as u64,
+        held as u64,
+        live as u64,
+        replaced,
+        overflowed,
+    ]
 }
 
-/// The eight keys of a table of one line use it as `use_it` does; after that, a stranger has no room up to `until`, and then it has.
+/// The eight keys of a table of one line use it as `use_it` does; after that, a stranger has no
+/// room up to `until`, and then it has.
 fn is_kept_until<L: Limiter>(
     make: impl Fn() -> L,
     use_it: impl Fn(&dyn Limiter),
@@ -500,21 +692,46 @@ fn is_kept_until<L: Limiter>(
 fn an_entry_is_kept_while_its_window_is_on_and_one_staleness_more() {
     let use_it = |key: &dyn Limiter| assert!(key.take_at(secs(9), 1).is_ok());
     let minute = || FixedWindow::new(1, Duration::from_mins(1));
-    is_kept_until(minute, use_it, secs(61), [secs(9), secs(12), secs(59), secs(60), at(60_999_999_999)]);
+    is_kept_until(
+        minute,
+        use_it,
+        secs(61),
+        [secs(9), secs(12), secs(59), secs(60), at(60_999_999_999)],
+    );
     let second = || TokenBucket::new(Rate::per_minute(1), 1);
-    is_kept_until(second, use_it, secs(70), [secs(9), secs(12), secs(69), at(69_999_999_999)]);
+    is_kept_until(
+        second,
+        use_it,
+        secs(70),
+        [secs(9), secs(12), secs(69), at(69_999_999_999)],
+    );
     let sliding = || SlidingWindow::<8>::new(1, 8 * SECOND, 8);
-    is_kept_until(sliding, use_it, secs(18), [secs(9), secs(12), secs(17), at(17_999_999_999)]);
+    is_kept_until(
+        sliding,
+        use_it,
+        secs(18),
+        [secs(9), secs(12), secs(17), at(17_999_999_999)],
+    );
 }
 
 #[test]
 fn an_entry_is_kept_while_a_penalty_is_on_and_one_staleness_more() {
-    let quick = || Penalty::new(TokenBucket::new(Rate::per_second(100), 1), Duration::from_mins(1));
+    let quick = || {
+        Penalty::new(
+            TokenBucket::new(Rate::per_second(100), 1),
+            Duration::from_mins(1),
+        )
+    };
     let use_it = |key: &dyn Limiter| {
         key.take_at(secs(9), 1).unwrap();
         key.take_at(secs(9), 1).unwrap_err();
     };
-    is_kept_until(quick, use_it, secs(70), [secs(9), secs(12), secs(69), at(69_999_999_999)]);
+    is_kept_until(
+        quick,
+        use_it,
+        secs(70),
+        [secs(9), secs(12), secs(69), at(69_999_999_999)],
+    );
 }
 
 #[test]
@@ -531,7 +748,10 @@ fn an_entry_is_kept_for_a_staleness_after_its_last_use_and_not_for_two() {
     let lease = alice.try_acquire_at(secs(5), 1).unwrap();
     assert!(alice.take_at(secs(9), 1).is_err());
     drop(lease);
-    assert_eq!((table.sweep_at(ms(10_999), ..), table.sweep_at(secs(11), ..)), (0, 1));
+    assert_eq!(
+        (table.sweep_at(ms(10_999), ..), table.sweep_at(secs(11), ..)),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -541,14 +761,18 @@ fn a_use_that_is_late_does_not_make_an_entry_older() {
     for now in [secs(9), ms(8_500), secs(8)] {
         drop(alice.try_acquire_at(now, 1).unwrap());
     }
-    assert_eq!((table.sweep_at(ms(10_999), ..), table.sweep_at(secs(11), ..)), (0, 1));
+    assert_eq!(
+        (table.sweep_at(ms(10_999), ..), table.sweep_at(secs(11), ..)),
+        (0, 1)
+    );
 }
 
 #[test]
 fn a_permit_that_is_out_keeps_its_entry_for_ever() {
     let table = table(|| Concurrency::new(2));
-    let leases: Vec<_> =
-        (0..8u64).map(|key| Lease::try_acquire_at(table.key(&key), secs(3), 1).unwrap()).collect();
+    let leases: Vec<_> = (0..8u64)
+        .map(|key| Lease::try_acquire_at(table.key(&key), secs(3), 1).unwrap())
+        .collect();
     // The time that an entry notes comes around after 512 stalenesses.
     for now in (0..1_100).map(|n| secs(3 + n)) {
         assert_eq!(table.key("stranger").take_at(now, 1), crowded(now, 1));
@@ -566,7 +790,11 @@ fn an_idle_entry_is_kept_for_four_of_512_stalenesses_and_no_longer() {
         let table = table(|| Concurrency::new(1));
         drop(table.key("alice").try_acquire_at(secs(7), 1).unwrap());
         let is_near = matches!(now % 512, 510 | 511 | 0 | 1);
-        assert_eq!(table.sweep_at(secs(7 + now), ..), usize::from(!is_near), "after {now} s");
+        assert_eq!(
+            table.sweep_at(secs(7 + now), ..),
+            usize::from(!is_near),
+            "after {now} s"
+        );
     }
 }
 
@@ -580,7 +808,10 @@ fn a_longer_staleness_keeps_entries_longer() {
         assert_eq!(take(key, secs(59)), Ok(()));
     }
     let now = ms(119_999);
-    assert_eq!((take(8, now), table.sweep_at(now, ..)), (crowded(now, 1), 0));
+    assert_eq!(
+        (take(8, now), table.sweep_at(now, ..)),
+        (crowded(now, 1), 0)
+    );
     let denied = Denied::Crowded { now, permits: 1 };
     assert_eq!(denied.retry(&*table.key(&8)), Retry::After(minute));
     assert_eq!(table.sweep_at(secs(120), ..), 8);
@@ -603,7 +834,13 @@ fn a_penalty_is_on_for_one_who_is_late_for_its_end() {
     drop(lease);
     assert_eq!(table.sweep_at(ms(20_999), ..), 0);
     let late = ms(19_999);
-    assert_eq!(alice.take_at(late, 1), Err(Denied::Penalized { now: late, permits: 1 }));
+    assert_eq!(
+        alice.take_at(late, 1),
+        Err(Denied::Penalized {
+            now: late,
+            permits: 1
+        })
+    );
     assert_eq!(table.sweep_at(secs(22), ..), 1);
 }
 
@@ -612,8 +849,18 @@ fn a_grant_counts_for_one_who_is_late_though_a_newer_one_was_given_back() {
     let table = table(|| SlidingWindow::<8>::new(2, 8 * SECOND, 8));
     let alice = *table.key("alice");
     alice.take_at(secs(10), 1).unwrap();
-    assert_eq!(alice.try_acquire_at(secs(15), 1).unwrap().refund_at(secs(15), 1), Ok(1));
-    assert_eq!(table.sweep_at(ms(18_999), ..), 0, "the first one counts before 18");
+    assert_eq!(
+        alice
+            .try_acquire_at(secs(15), 1)
+            .unwrap()
+            .refund_at(secs(15), 1),
+        Ok(1)
+    );
+    assert_eq!(
+        table.sweep_at(ms(18_999), ..),
+        0,
+        "the first one counts before 18"
+    );
     assert_eq!(alice.available_at(ms(17_999)), 1);
     assert_eq!(table.sweep_at(secs(19), ..), 1);
 }
@@ -623,14 +870,39 @@ fn a_table_has_room_from_the_origin_of_its_limiters_on() {
     fn check<L: Limiter>(make: impl Fn() -> L) {
         for now in [secs(100), ms(100_500), secs(101)] {
             let table = table(&make);
-            assert_eq!((0..9u64).filter(|key| table.key(key).take_at(now, 1).is_ok()).count(), 8);
+            assert_eq!(
+                (0..9u64)
+                    .filter(|key| table.key(key).take_at(now, 1).is_ok())
+                    .count(),
+                8
+            );
         }
     }
     let origin = secs(100);
-    check(|| FixedWindow::builder(3, 10 * SECOND).origin(origin).build().unwrap());
-    check(|| CooldownWindow::builder(3, 10 * SECOND).origin(origin).build().unwrap());
-    check(|| TokenBucket::builder(Rate::per_second(1), 3).origin(origin).build().unwrap());
-    check(|| SlidingWindow::<8>::builder(3, 8 * SECOND, 8).origin(origin).build().unwrap());
+    check(|| {
+        FixedWindow::builder(3, 10 * SECOND)
+            .origin(origin)
+            .build()
+            .unwrap()
+    });
+    check(|| {
+        CooldownWindow::builder(3, 10 * SECOND)
+            .origin(origin)
+            .build()
+            .unwrap()
+    });
+    check(|| {
+        TokenBucket::builder(Rate::per_second(1), 3)
+            .origin(origin)
+            .build()
+            .unwrap()
+    });
+    check(|| {
+        SlidingWindow::<8>::builder(3, 8 * SECOND, 8)
+            .origin(origin)
+            .build()
+            .unwrap()
+    });
 }
 
 // Calls that are under way, and calls from within calls.
@@ -681,14 +953,18 @@ impl Limiter for Interrupted {
         self.0.capacity()
     }
 
-    /// Interrupted after it has looked. Once, so that an interrupt is not interrupted itself; and of one that
-    /// has always been idle, so that nobody looks twice.
+    /// Interrupted after it has looked. Once, so that an interrupt is not interrupted itself; and
+    /// of one that has always been idle, so that nobody looks twice.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let idle = self.0.idle_at(now);
         if let Some(hook) = IN_IDLE.take() {
             hook();
         }
-        if idle.is_idle() { Idle::Since(Timestamp::ZERO) } else { idle }
+        if idle.is_idle() {
+            Idle::Since(Timestamp::ZERO)
+        } else {
+            idle
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -713,13 +989,15 @@ fn an_entry_with_a_call_under_way_goes_to_nobody_else() {
     let counted = Rc::clone(&hits);
     interrupt_takes(move || {
         IN_TAKE.set(None);
-        // Nothing is out, so that all that holds the entry is the call, also if the call takes its time.
+        // Nothing is out, so that all that holds the entry is the call, also if the call takes its
+        // time.
         for now in (5..1_100).map(secs) {
             assert_eq!(table.sweep_at(now, ..), 0);
             assert_eq!(table.statistics_at(now).held, 1);
         }
-        let strangers: Vec<_> =
-            (0..8u64).map(|key| table.key(&key).try_acquire_at(secs(99), 1).is_ok()).collect();
+        let strangers: Vec<_> = (0..8u64)
+            .map(|key| table.key(&key).try_acquire_at(secs(99), 1).is_ok())
+            .collect();
         assert_eq!(strangers.iter().filter(|&&granted| granted).count(), 7);
         counted.set(counted.get() + 1);
     });
@@ -747,22 +1025,26 @@ fn a_first_call_holds_its_entry_as_well() {
     assert_eq!(table.key("alice").available_at(secs(5)), 1);
 }
 
-/// Alice's entry is idle at 9 s and the other seven are in use; then bob finds it idle at `claim`, and before he has it, she is
-/// back at `back`.
+/// Alice's entry is idle at 9 s and the other seven are in use; then bob finds it idle at `claim`,
+/// and before he has it, she is back at `back`.
 fn a_use_beats_a_claim(back: Timestamp, claim: Timestamp) {
     let table = interrupted(1);
     let (alice, bob) = (table.key("alice"), table.key("bob"));
     drop(alice.try_acquire_at(secs(9), 1).unwrap());
     // At a time at which hers is too fresh to be taken.
-    let _others: Vec<_> =
-        (0..7u64).map(|key| Lease::try_acquire_at(table.key(&key), secs(9), 1).unwrap()).collect();
+    let _others: Vec<_> = (0..7u64)
+        .map(|key| Lease::try_acquire_at(table.key(&key), secs(9), 1).unwrap())
+        .collect();
     let hers = Rc::new(RefCell::new(None));
     let taken = Rc::clone(&hers);
     let came = move || *taken.borrow_mut() = Lease::try_acquire_at(alice, back, 1).ok();
     IN_IDLE.set(Some(Box::new(came)));
     assert_eq!(bob.take_at(claim, 1), crowded(claim, 1));
     assert!(hers.borrow().is_some(), "she came in the middle");
-    assert!(alice.try_acquire_at(claim, 1).is_err(), "nor has she come by another one");
+    assert!(
+        alice.try_acquire_at(claim, 1).is_err(),
+        "nor has she come by another one"
+    );
     assert_eq!(counts(table.statistics_at(claim)), [8, 8, 8, 0, 1]);
     hers.borrow_mut().take();
     assert!(alice.try_acquire_at(back, 1).is_ok());
@@ -776,7 +1058,8 @@ fn a_use_while_a_claim_looks_at_the_entry_keeps_it() {
 
 #[test]
 fn a_use_keeps_its_entry_also_where_it_leaves_the_time_noted_as_it_is() {
-    // At the very end of what an entry's time can tell, 510 stalenesses after the last use, it does not move.
+    // At the very end of what an entry's time can tell, 510 stalenesses after the last use, it does
+    // not move.
     a_use_beats_a_claim(secs(9 + 510), at(secs(9 + 510).as_nanos() - 1));
     // And for one who is late for the time noted.
     a_use_beats_a_claim(secs(9), secs(11));
@@ -789,7 +1072,9 @@ fn a_use_while_a_sweep_looks_at_the_entry_keeps_it() {
     drop(alice.try_acquire_at(secs(9), 1).unwrap());
     let hers = Rc::new(RefCell::new(None));
     let taken = Rc::clone(&hers);
-    IN_IDLE.set(Some(Box::new(move || *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(20), 1).ok())));
+    IN_IDLE.set(Some(Box::new(move || {
+        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(20), 1).ok()
+    })));
     assert_eq!(table.sweep_at(secs(20), ..), 0);
     assert!(hers.borrow().is_some());
     assert!(alice.try_acquire_at(secs(20), 1).is_err());
@@ -801,8 +1086,13 @@ fn two_claims_of_a_key_one_within_the_other_share_an_entry() {
     let alice = table.key("alice");
     let hers = Rc::new(RefCell::new(None));
     let taken = Rc::clone(&hers);
-    IN_PEEK.set(Some(Box::new(move || *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(5), 1).ok())));
-    assert!(alice.try_acquire_at(secs(5), 1).is_err(), "the one in the middle has it");
+    IN_PEEK.set(Some(Box::new(move || {
+        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(5), 1).ok()
+    })));
+    assert!(
+        alice.try_acquire_at(secs(5), 1).is_err(),
+        "the one in the middle has it"
+    );
     assert!(hers.borrow().is_some());
     assert_eq!(table.statistics_at(secs(5)).held, 1);
     hers.borrow_mut().take();
@@ -827,16 +1117,26 @@ fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
         for n in [0, 1, 5] {
             assert_eq!(alice.take_at(secs(5), n), crowded(secs(5), n));
         }
-        let denied = Denied::Crowded { now: secs(5), permits: 1 };
+        let denied = Denied::Crowded {
+            now: secs(5),
+            permits: 1,
+        };
         assert_eq!(denied.retry(&*alice), Retry::After(SECOND));
-        assert_eq!(alice.available_at(secs(5)), 1_000 - 10 - 127, "answers all the same");
+        assert_eq!(
+            alice.available_at(secs(5)),
+            1_000 - 10 - 127,
+            "answers all the same"
+        );
         // What was taken is given back all the same, in either way.
         let mut lease = held.take().unwrap();
         lease.refund_at(secs(5), 4).unwrap();
         assert_eq!(alice.available_at(secs(5)), 1_000 - 6 - 127);
         drop(lease);
         assert_eq!(alice.available_at(secs(5)), 1_000 - 127);
-        assert!(table.key("bob").take_at(secs(5), 0).is_ok(), "another key has nothing to do with it");
+        assert!(
+            table.key("bob").take_at(secs(5), 0).is_ok(),
+            "another key has nothing to do with it"
+        );
     });
     assert!(alice.take_at(secs(5), 1).is_ok());
     assert!(reached.get());
@@ -846,8 +1146,16 @@ fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
     assert!(alice.take_at(secs(5), 1).is_ok());
     assert_eq!(table.sweep_at(secs(99), ..), 0, "permits are out");
     alice.release(128);
-    assert_eq!(table.sweep_at(secs(99), ..), 1, "nobody is counted in any longer");
-    assert_eq!(table.statistics_at(secs(99)).overflowed, 0, "a want of room is something else");
+    assert_eq!(
+        table.sweep_at(secs(99), ..),
+        1,
+        "nobody is counted in any longer"
+    );
+    assert_eq!(
+        table.statistics_at(secs(99)).overflowed,
+        0,
+        "a want of room is something else"
+    );
 }
 
 #[test]
@@ -861,7 +1169,8 @@ fn a_limiter_that_panics_leaves_nobody_counted_in() {
     let table = interrupted(1_000);
     let (alice, bob) = (table.key("alice"), table.key("bob"));
     drop(alice.try_acquire_at(secs(5), 1).unwrap());
-    // A call that finds an entry, and one that claims one; many, so that one that stays would count.
+    // A call that finds an entry, and one that claims one; many, so that one that stays would
+    // count.
     for _ in 0..300 {
         panics(alice, 0);
     }
@@ -874,7 +1183,10 @@ fn a_limiter_that_panics_leaves_nobody_counted_in() {
         assert!(table.key(&key).take_at(secs(5), 1).is_ok());
     }
     for key in 6..8u64 {
-        assert!(table.key(&key).take_at(secs(9), 1).is_ok(), "in the places of the two");
+        assert!(
+            table.key(&key).take_at(secs(9), 1).is_ok(),
+            "in the places of the two"
+        );
     }
     assert_eq!(counts(table.statistics_at(secs(9))), [8, 8, 8, 2, 0]);
 }
@@ -884,47 +1196,96 @@ fn a_limiter_that_panics_leaves_nobody_counted_in() {
 #[test]
 fn an_entry_without_a_limiter_is_not_used() {
     for (limiters, all) in [(5, 5), (0, 0), (8, 8), (11, 8)] {
-        let limiters = (0..limiters).map(|_| Concurrency::new(1)).collect::<Vec<_>>();
+        let limiters = (0..limiters)
+            .map(|_| Concurrency::new(1))
+            .collect::<Vec<_>>();
         let table = KeyedArray::new(Concurrency::new(1), limiters, lines(1), seed(0));
-        let granted = (0..9u64).filter(|key| table.key(key).take_at(secs(5), 1).is_ok()).count();
+        let granted = (0..9u64)
+            .filter(|key| table.key(key).take_at(secs(5), 1).is_ok())
+            .count();
         assert_eq!(granted, all);
-        assert_eq!(counts(table.statistics_at(secs(5))), [8, all as u64, all as u64, 0, 9 - all as u64]);
+        assert_eq!(
+            counts(table.statistics_at(secs(5))),
+            [8, all as u64, all as u64, 0, 9 - all as u64]
+        );
         for n in [0, 1] {
-            assert_eq!(table.key("stranger").peek_at(secs(5), n).map(|_| ()), crowded(secs(5), n));
-            assert_eq!(table.key("stranger").take_at(secs(5), n).map(|_| ()), crowded(secs(5), n));
+            assert_eq!(
+                table.key("stranger").peek_at(secs(5), n).map(|_| ()),
+                crowded(secs(5), n)
+            );
+            assert_eq!(
+                table.key("stranger").take_at(secs(5), n).map(|_| ()),
+                crowded(secs(5), n)
+            );
         }
         for key in 0..all as u64 {
             table.key(&key).release(1);
         }
         assert_eq!(table.sweep_at(secs(7), ..), all);
     }
-    let none = KeyedArray::new(Concurrency::new(1), [Concurrency::new(1)], lines(0), seed(0));
+    let none = KeyedArray::new(
+        Concurrency::new(1),
+        [Concurrency::new(1)],
+        lines(0),
+        seed(0),
+    );
     assert_eq!(none.key("alice").take_at(secs(5), 1), crowded(secs(5), 1));
 }
 
 #[test]
 fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
     let table = table(|| TokenBucket::new(Rate::per_second(1), 2));
-    let take = |key: u64, now, n| table.key(&key).try_acquire_at(now, n).map(|lease| lease.permits());
+    let take = |key: u64, now, n| {
+        table
+            .key(&key)
+            .try_acquire_at(now, n)
+            .map(|lease| lease.permits())
+    };
     let after = |now| counts(table.statistics_at(now));
     for key in 0..8 {
         assert_eq!(take(key, secs(10), 1), Ok(1));
     }
     assert_eq!(after(secs(10)), [8, 8, 8, 0, 0]);
-    assert_eq!((take(8, secs(11), 1), take(9, secs(11), 2)), (crowded(secs(11), 1), crowded(secs(11), 2)));
+    assert_eq!(
+        (take(8, secs(11), 1), take(9, secs(11), 2)),
+        (crowded(secs(11), 1), crowded(secs(11), 2))
+    );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2]);
-    assert_eq!(take(9, secs(11), 3), Err(Denied::ExceedsCapacity { permits: 3, capacity: 2 }));
+    assert_eq!(
+        take(9, secs(11), 3),
+        Err(Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        })
+    );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no want of room");
     assert_eq!(take(7, secs(11), 2), Ok(2));
     assert_eq!(take(8, secs(12), 2), Ok(2));
     assert_eq!(after(secs(12)), [8, 8, 2, 1, 2]);
     // The six that are left are vacated; 7 and 8 are in use, or were but now.
-    assert_eq!((table.sweep_at(at(11_999_999_999), ..), table.sweep_at(secs(12), ..)), (0, 6));
+    assert_eq!(
+        (
+            table.sweep_at(at(11_999_999_999), ..),
+            table.sweep_at(secs(12), ..)
+        ),
+        (0, 6)
+    );
     assert_eq!(after(secs(12)), [8, 2, 2, 1, 2]);
-    assert_eq!((table.sweep_at(secs(13), ..), table.sweep_at(secs(14), ..)), (0, 1), "7 at 14, 8 at 15");
-    assert_eq!((table.sweep_at(secs(15), ..), table.sweep_at(secs(99), ..)), (1, 0));
+    assert_eq!(
+        (table.sweep_at(secs(13), ..), table.sweep_at(secs(14), ..)),
+        (0, 1),
+        "7 at 14, 8 at 15"
+    );
+    assert_eq!(
+        (table.sweep_at(secs(15), ..), table.sweep_at(secs(99), ..)),
+        (1, 0)
+    );
     assert_eq!(take(9, secs(15), 1), Ok(1));
-    assert_eq!(after(secs(15)), [8, 1, 1, 1, 2], "a vacant entry is not replaced");
+    assert_eq!(
+        after(secs(15)),
+        [8, 1, 1, 1, 2],
+        "a vacant entry is not replaced"
+    );
 }
 
 #[test]
@@ -937,8 +1298,16 @@ fn a_sweep_of_some_lines_leaves_the_others() {
         table
     };
     let table = fill();
-    let each: Vec<usize> = (0..10).map(|line| table.sweep_at(secs(9), line..=line)).collect();
-    assert_eq!((each.iter().sum::<usize>(), table.statistics_at(secs(9)).held), (40, 0));
+    let each: Vec<usize> = (0..10)
+        .map(|line| table.sweep_at(secs(9), line..=line))
+        .collect();
+    assert_eq!(
+        (
+            each.iter().sum::<usize>(),
+            table.statistics_at(secs(9)).held
+        ),
+        (40, 0)
+    );
     assert_eq!(fill().sweep_at(secs(9), 3..7), each[3..7].iter().sum());
     assert_eq!(fill().sweep_at(secs(9), 20..), 0);
 }
@@ -951,7 +1320,10 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
         assert_eq!((limiter.available_at(secs(1)), limiter.capacity()), (2, 2));
         assert!(limiter.idle_at(secs(1)).is_idle() && limiter.explain_at(secs(1), 2).is_allowed());
         assert!(limiter.peek_at(secs(1), 1).is_ok() && limiter.take_at(secs(1), 0).is_ok());
-        let denied = Denied::ExceedsCapacity { permits: 3, capacity: 2 };
+        let denied = Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2,
+        };
         assert_eq!(limiter.take_at(secs(1), 3), Err(denied));
         assert_eq!(denied.retry(&limiter), Retry::Never);
         limiter.release(1);
@@ -965,11 +1337,16 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
 fn limits_by_user_and_by_tenant_take_from_all_or_none() {
     let mut tally = [0; 4];
     for state in 0..10 {
-        let bucket = TokenBucket::builder(Rate::per_second(2), 3).build_on::<KeyedWord>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(2), 3)
+            .build_on::<KeyedWord>()
+            .unwrap();
         let users = Keyed::new(bucket, lines(2), seed(state));
         let tenants = table_of(|| SlidingWindow::<8>::new(8, 4 * SECOND, 8), 1, state);
         let downloads = table_of(|| Concurrency::new(4), 1, state);
-        let draws = &mut Draws::Seeded { state, steps: 3_000 };
+        let draws = &mut Draws::Seeded {
+            state,
+            steps: 3_000,
+        };
         let (mut newest, mut held) = (2_000_000_000, Vec::new());
         while draws.another_step() {
             let now = match draws.below(4) {
@@ -979,12 +1356,17 @@ fn limits_by_user_and_by_tenant_take_from_all_or_none() {
             };
             newest = newest.max(now);
             if held.len() as u64 > draws.below(12) {
-                let (download, n): (u64, u32) = held.swap_remove(draws.below(held.len() as u64) as usize);
+                let (download, n): (u64, u32) =
+                    held.swap_remove(draws.below(held.len() as u64) as usize);
                 downloads.key(&download).release(n);
             }
             let keys = [draws.below(40), draws.below(12), draws.below(10)];
             let n = draws.within(1, 3) as u32;
-            let limiters = (*users.key(&keys[0]), *tenants.key(&keys[1]), *downloads.key(&keys[2]));
+            let limiters = (
+                *users.key(&keys[0]),
+                *tenants.key(&keys[1]),
+                *downloads.key(&keys[2]),
+            );
             let all: [&dyn Limiter; 3] = [&limiters.0, &limiters.1, &limiters.2];
             let available = || all.map(|limiter| limiter.available_at(at(now)));
             let before = available();
@@ -1022,7 +1404,10 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
     assert_eq!(all.available_at(secs(5)), 1);
     assert!(all.peek_at(secs(5), 2).is_err(), "four of three");
     let lease = all.try_acquire_at(secs(5), 1).unwrap();
-    assert_eq!(limits.map(|limiter| limiter.available_at(secs(5))), [1, 2, 1, 2]);
+    assert_eq!(
+        limits.map(|limiter| limiter.available_at(secs(5))),
+        [1, 2, 1, 2]
+    );
     drop(lease);
     assert_eq!(limits.map(|limiter| limiter.available_at(secs(5))), [3; 4]);
 }
@@ -1039,16 +1424,24 @@ fn a_lease_of_a_key_can_be_split_and_merged_and_refunded() {
     assert_eq!(lease.refund_at(secs(5), 2), Ok(2));
     assert_eq!((lease.permits(), alice.available_at(secs(5))), (1, 4));
     drop(lease);
-    assert_eq!((alice.available_at(secs(5)), bob.available_at(secs(5))), (4, 4), "these come back by time");
+    assert_eq!(
+        (alice.available_at(secs(5)), bob.available_at(secs(5))),
+        (4, 4),
+        "these come back by time"
+    );
 }
 
 // Threads.
 
 const THREADS: u64 = 4;
 
-/// Several threads take from `table` in rounds, each at one `now`, so that nobody is later than the staleness; returns what each key was
-/// granted.
-fn hammer<L: Limiter + Sync>(table: &Table<L>, keys: u64, rounds: u32) -> HashMap<u64, Vec<Admission>> {
+/// Several threads take from `table` in rounds, each at one `now`, so that nobody is later than the
+/// staleness; returns what each key was granted.
+fn hammer<L: Limiter + Sync>(
+    table: &Table<L>,
+    keys: u64,
+    rounds: u32,
+) -> HashMap<u64, Vec<Admission>> {
     let draws = &mut Draws::Seeded { state: 1, steps: 0 };
     let mut newest = 5_000_000_000;
     let nows: Vec<u64> = (0..rounds)
@@ -1065,7 +1458,10 @@ fn hammer<L: Limiter + Sync>(table: &Table<L>, keys: u64, rounds: u32) -> HashMa
         for thread in 0..THREADS {
             let (nows, barrier, all) = (&nows, &barrier, &all);
             scope.spawn(move || {
-                let mut draws = Draws::Seeded { state: thread, steps: 0 };
+                let mut draws = Draws::Seeded {
+                    state: thread,
+                    steps: 0,
+                };
                 let mut mine = Vec::new();
                 for (round, &now) in nows.iter().enumerate() {
                     barrier.wait();
@@ -1091,7 +1487,10 @@ fn hammer<L: Limiter + Sync>(table: &Table<L>, keys: u64, rounds: u32) -> HashMa
     for (_, key, now, permits) in all {
         let admitted = admitted.entry(key).or_default();
         let newest = admitted.last().map_or(0, |last| last.time);
-        admitted.push(Admission { time: now.max(newest), permits });
+        admitted.push(Admission {
+            time: now.max(newest),
+            permits,
+        });
     }
     admitted
 }
@@ -1101,15 +1500,25 @@ fn no_key_is_granted_more_than_its_bound_by_several_threads() {
     let rounds = if cfg!(debug_assertions) { 500 } else { 5_000 };
     let buckets = table(|| TokenBucket::new(RATE, BURST));
     let windows = table(|| SlidingWindow::<8>::new(4, 8 * SECOND, 8));
-    let window = Bound::Segments { limit: 4, segment: 1_000_000_000, segments: 8 };
-    let granted = [(BUCKET, hammer(&buckets, 20, rounds)), (window, hammer(&windows, 20, rounds))];
+    let window = Bound::Segments {
+        limit: 4,
+        segment: 1_000_000_000,
+        segments: 8,
+    };
+    let granted = [
+        (BUCKET, hammer(&buckets, 20, rounds)),
+        (window, hammer(&windows, 20, rounds)),
+    ];
     for (bound, admitted) in granted {
         assert_eq!(admitted.len(), 20);
         for (key, admitted) in admitted {
             bound.check(&admitted, &|| format!("key {key}"));
         }
     }
-    for statistics in [buckets.statistics_at(secs(5)), windows.statistics_at(secs(5))] {
+    for statistics in [
+        buckets.statistics_at(secs(5)),
+        windows.statistics_at(secs(5)),
+    ] {
         println!("{statistics:?}");
         assert!(statistics.replaced.min(statistics.overflowed) > 30);
     }
@@ -1126,7 +1535,10 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
         for thread in 0..THREADS {
             let (table, out, barrier, last) = (&table, &out, &barrier, &last);
             scope.spawn(move || {
-                let mut draws = Draws::Seeded { state: thread, steps: 0 };
+                let mut draws = Draws::Seeded {
+                    state: thread,
+                    steps: 0,
+                };
                 let mut held = Vec::new();
                 for round in 0.. {
                     let now = ms(5_000 + 700 * round);
@@ -1149,7 +1561,8 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
                             held.push((key, lease));
                         }
                         if held.len() as u64 > draws.below(4) {
-                            let (key, lease) = held.swap_remove(draws.below(held.len() as u64) as usize);
+                            let (key, lease) =
+                                held.swap_remove(draws.below(held.len() as u64) as usize);
                             out[key as usize].fetch_sub(lease.permits(), SeqCst);
                             drop(lease);
                         }
@@ -1170,10 +1583,14 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
     assert_eq!(statistics.live, 0, "all came back");
     assert!(statistics.replaced.min(statistics.overflowed) > 100);
     assert_eq!(table.sweep_at(end, ..), statistics.held);
-    assert!((0..8u64).all(|key| table.key(&key).take_at(end, LIMIT).is_ok()), "and no entry is lost");
+    assert!(
+        (0..8u64).all(|key| table.key(&key).take_at(end, LIMIT).is_ok()),
+        "and no entry is lost"
+    );
 }
 
-/// A use 510 stalenesses after the one before is noted: a late sweep or a late stranger does not take the entry.
+/// A use 510 stalenesses after the one before is noted: a late sweep or a late stranger does not
+/// take the entry.
 #[test]
 fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
     let table = table(|| FixedWindow::new(1, Duration::from_millis(250)));
@@ -1187,7 +1604,10 @@ fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
         sweep();
         let late = limiter.take_at(ms(517_100), 1).is_ok();
         let last = limiter.take_at(ms(517_400), 1).is_ok();
-        [first, late, last].into_iter().filter(|&granted| granted).count()
+        [first, late, last]
+            .into_iter()
+            .filter(|&granted| granted)
+            .count()
     };
     let own = story(&plain, &|| ());
     // All within a second of the newest `now`.
@@ -1195,7 +1615,10 @@ fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
         let _ = table.sweep_at(ms(516_900), ..);
         let _ = table.key("bob").take_at(ms(517_300), 1);
     });
-    assert!(keyed <= own, "a key is granted {keyed}, a limiter of its own {own}");
+    assert!(
+        keyed <= own,
+        "a key is granted {keyed}, a limiter of its own {own}"
+    );
 }
 
 /// Denials that are counted are in use.
@@ -1222,7 +1645,10 @@ fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     deny(&plain, secs(6));
     deny(&alice, secs(6));
     assert!(plain.take_at(secs(7), 1).is_err(), "its penalty is on");
-    assert!(alice.take_at(secs(7), 1).is_err(), "two denials in 30 s, and no penalty");
+    assert!(
+        alice.take_at(secs(7), 1).is_err(),
+        "two denials in 30 s, and no penalty"
+    );
 }
 
 /// A key whose limiter has all of its permits back is in use as long as it counts denials, or is
@@ -1245,10 +1671,12 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     };
     // However many come for an entry, all of the line's others are theirs.
     let strangers = |now| {
-        let leases = (0..20u64).filter_map(|key| Lease::try_acquire_at(table.key(&key), now, 1).ok());
+        let leases =
+            (0..20u64).filter_map(|key| Lease::try_acquire_at(table.key(&key), now, 1).ok());
         assert_eq!(leases.collect::<Vec<_>>().len(), 7, "at {now}");
     };
-    let is_on = |now| both.map(|limiter| matches!(limiter.peek_at(now, 1), Err(Denied::Penalized { .. })));
+    let is_on =
+        |now| both.map(|limiter| matches!(limiter.peek_at(now, 1), Err(Denied::Penalized { .. })));
 
     deny(ms(1_000));
     strangers(ms(5_000));
@@ -1260,7 +1688,10 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     strangers(ms(90_900));
     // Over, but not for a request that is late.
     strangers(ms(91_500));
-    assert_eq!((is_on(ms(91_500)), is_on(ms(90_700))), ([false; 2], [true; 2]));
+    assert_eq!(
+        (is_on(ms(91_500)), is_on(ms(90_700))),
+        ([false; 2], [true; 2])
+    );
     assert_eq!(table.sweep_at(ms(94_000), ..), 8);
     assert_eq!(is_on(ms(94_000)), [false; 2]);
 }
@@ -1268,8 +1699,10 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
 /// Counted denials alone keep the entry, until their window has been over for the staleness.
 #[test]
 fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
-    let settings =
-        Penalty::builder(Duration::from_mins(1)).after(3, Duration::from_secs(30)).build().unwrap();
+    let settings = Penalty::builder(Duration::from_mins(1))
+        .after(3, Duration::from_secs(30))
+        .build()
+        .unwrap();
     let table = table(|| settings.around(Concurrency::new(1)));
     let alice = *table.key("alice");
     let lease = alice.try_acquire_at(ms(1_000), 1).unwrap();
@@ -1284,7 +1717,11 @@ fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
 /// What is held on by an escalation is not forgotten either.
 #[test]
 fn a_hold_is_not_forgotten_while_no_permit_is_out() {
-    let warn = Threshold { used: 2, hold: Duration::from_secs(30), decision: "warn" };
+    let warn = Threshold {
+        used: 2,
+        hold: Duration::from_secs(30),
+        decision: "warn",
+    };
     let table = table(|| Escalation::<_, _, 1>::new(Concurrency::new(2), [warn]));
     let alice = *table.key("alice");
     drop(alice.try_acquire_at(ms(1_000), 2).unwrap());
@@ -1315,7 +1752,9 @@ fn a_table_lives_where_its_lines_and_limiters_do() {
 #[test]
 fn a_table_for_so_many_keys_has_room_for_them() {
     let table = KeyedArray::for_keys(1_000, || Concurrency::new(1), seed(0));
-    let granted = (0..1_000u64).filter(|key| table.key(key).take_at(secs(5), 1).is_ok()).count();
+    let granted = (0..1_000u64)
+        .filter(|key| table.key(key).take_at(secs(5), 1).is_ok())
+        .count();
     let statistics = table.statistics_at(secs(5));
     assert_eq!((statistics.entries, statistics.live), (2_000, granted));
     assert!(granted >= 999, "{granted}");

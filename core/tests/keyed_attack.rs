@@ -1,5 +1,6 @@
-//! A table of limiters by key under attack: millions of keys that each come to push others out, keys chosen to fall together, and threads that
-//! come with the same keys at once. Nobody is granted more than the limit of a key, nobody in use is reset, and nothing is allocated.
+//! A table of limiters by key under attack: millions of keys that each come to push others out,
+//! keys chosen to fall together, and threads that come with the same keys at once. Nobody is
+//! granted more than the limit of a key, nobody in use is reset, and nothing is allocated.
 
 #[path = "support/allocations.rs"]
 mod allocations;
@@ -19,8 +20,8 @@ use std::time::Instant;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed,
-    Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry,
+    Seed, Timestamp, TokenBucket,
 };
 
 const fn at(nanos: u64) -> Timestamp {
@@ -40,25 +41,34 @@ fn seed(n: u64) -> Seed {
 // Many keys, one after the other.
 
 /// Keys of an attack.
-const KEYS: u64 = if cfg!(debug_assertions) { 60_000 } else { 10_000_000 };
+const KEYS: u64 = if cfg!(debug_assertions) {
+    60_000
+} else {
+    10_000_000
+};
 const BURST: u64 = 1;
 /// A permit each 100 ms.
 const EACH: u64 = 100_000_000;
 const HONEST: u64 = u64::MAX;
 
 fn bucket() -> TokenBucket<KeyedWord> {
-    TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST).build_on().unwrap()
+    TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
+        .build_on()
+        .unwrap()
 }
 
-/// By when, of each key, all that it was granted has come back: enough to tell that each window of time holds at most the burst, and a permit for
-/// each [`EACH`].
+/// By when, of each key, all that it was granted has come back: enough to tell that each window of
+/// time holds at most the burst, and a permit for each [`EACH`].
 struct Ledger(Vec<u64>);
 
 impl Ledger {
     fn grant(&mut self, key: u64, now: u64) {
         let due = &mut self.0[key as usize];
         *due = now.max(*due) + EACH;
-        assert!(*due - now <= BURST * EACH, "key {key} was granted too much at {now}");
+        assert!(
+            *due - now <= BURST * EACH,
+            "key {key} was granted too much at {now}"
+        );
     }
 }
 
@@ -72,10 +82,14 @@ struct Outcome {
     honest: u64,
 }
 
-/// Sends all keys through `table`, each twice in a row, and some again later; by turns as fast as they come and as fast as they are
-/// forgotten. In between, one who asks for more than there is to get is told what a limiter of its own would say: no more, and where nobody `shares`
-/// its entry, no less.
-fn attack<S: BuildHasher>(table: &Keyed<TokenBucket<KeyedWord>, Vec<Line>, S>, shares: bool) -> Outcome {
+/// Sends all keys through `table`, each twice in a row, and some again later; by turns as fast as
+/// they come and as fast as they are forgotten. In between, one who asks for more than there is to
+/// get is told what a limiter of its own would say: no more, and where nobody `shares` its entry,
+/// no less.
+fn attack<S: BuildHasher>(
+    table: &Keyed<TokenBucket<KeyedWord>, Vec<Line>, S>,
+    shares: bool,
+) -> Outcome {
     const PHASE: u64 = KEYS / 20;
     let twin = TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
         .tick(table.limits()[0].tick())
@@ -94,7 +108,10 @@ fn attack<S: BuildHasher>(table: &Keyed<TokenBucket<KeyedWord>, Vec<Line>, S>, s
                     ledger.grant(KEYS, now);
                     outcome.honest += 1;
                 }
-                assert!(!matches!(told, Err(Denied::Crowded { .. })), "pushed out at {now}");
+                assert!(
+                    !matches!(told, Err(Denied::Crowded { .. })),
+                    "pushed out at {now}"
+                );
                 assert!(
                     shares || told.is_ok() == twin.take_at(at(now), 1).is_ok(),
                     "told otherwise at {now}"
@@ -119,7 +136,11 @@ fn attack<S: BuildHasher>(table: &Keyed<TokenBucket<KeyedWord>, Vec<Line>, S>, s
                     Err(denied) => panic!("{denied}"),
                 }
             }
-            now += if (key / PHASE).is_multiple_of(2) { 1_000 } else { 200_000 };
+            now += if (key / PHASE).is_multiple_of(2) {
+                1_000
+            } else {
+                200_000
+            };
         }
     });
     assert_eq!(count, 0, "allocated");
@@ -132,7 +153,10 @@ fn check_attack<S: BuildHasher>(what: &str, size: usize, hasher: S, shares: bool
     let begun = Instant::now();
     let outcome = attack(&table, shares);
     let statistics = table.statistics_at(at(0));
-    println!("{what}: {KEYS} keys in {:.1} s: {outcome:?}, {statistics:?}", begun.elapsed().as_secs_f64());
+    println!(
+        "{what}: {KEYS} keys in {:.1} s: {outcome:?}, {statistics:?}",
+        begun.elapsed().as_secs_f64()
+    );
     assert_eq!(statistics.entries, 8 * size, "and no more");
     assert!(statistics.held <= statistics.entries);
     assert_eq!(statistics.overflowed, outcome.crowded);
@@ -143,7 +167,10 @@ fn check_attack<S: BuildHasher>(what: &str, size: usize, hasher: S, shares: bool
 #[test]
 fn millions_of_keys_push_nobody_out_of_a_table_of_65_536_entries() {
     let outcome = check_attack("8,192 lines", 8_192, seed(0), false);
-    assert!(outcome.exhausted > KEYS / 4, "each second request of a key that has an entry");
+    assert!(
+        outcome.exhausted > KEYS / 4,
+        "each second request of a key that has an entry"
+    );
     assert!(cfg!(debug_assertions) || outcome.crowded > 0, "never full");
 }
 
@@ -161,7 +188,10 @@ impl BuildHasher for Chosen {
     type Hasher = Choice;
 
     fn build_hasher(&self) -> Choice {
-        Choice { hash: self.0, key: 0 }
+        Choice {
+            hash: self.0,
+            key: 0,
+        }
     }
 }
 
@@ -206,11 +236,20 @@ fn keys_that_are_chosen_to_hash_alike_share_one_limit() {
                 ledger.grant(0, now);
                 granted += 1;
             }
-            Err(denied) => assert_eq!(denied, Denied::Exhausted { now: at(now), permits: 1 }),
+            Err(denied) => assert_eq!(
+                denied,
+                Denied::Exhausted {
+                    now: at(now),
+                    permits: 1
+                }
+            ),
         }
     }
     let statistics = table.statistics_at(at(0));
-    assert_eq!((statistics.held, statistics.replaced, statistics.overflowed), (1, 0, 0));
+    assert_eq!(
+        (statistics.held, statistics.replaced, statistics.overflowed),
+        (1, 0, 0)
+    );
     assert_eq!(granted, BURST + (KEYS - 1) * 10_000 / EACH);
 }
 
@@ -221,14 +260,25 @@ fn a_table_is_its_lines_and_a_few_words() {
         let small = Keyed::new(bucket(), [const { Line::new() }; 1], seed(0));
         assert_eq!(size_of_val(&table) - size_of_val(&small), 15 * 64);
         assert!(size_of_val(&small) <= 64 + 192, "{}", size_of_val(&small));
-        let users = Keyed::with_limits([Concurrency::new(1), Concurrency::new(2)], [Line::new()], seed(0));
+        let users = Keyed::with_limits(
+            [Concurrency::new(1), Concurrency::new(2)],
+            [Line::new()],
+            seed(0),
+        );
         for key in 0..100u64 {
             let limiter = table.key(&key);
             if let Ok(mut lease) = limiter.try_acquire_at(at(key), 2) {
                 assert!(lease.refund_at(at(key), 1).is_ok());
             }
-            let _ = (limiter.explain_at(at(key), 1), limiter.idle_at(at(key)), limiter.id());
-            let _ = (table.sweep_at(at(key << 30), ..), table.statistics_at(at(key)));
+            let _ = (
+                limiter.explain_at(at(key), 1),
+                limiter.idle_at(at(key)),
+                limiter.id(),
+            );
+            let _ = (
+                table.sweep_at(at(key << 30), ..),
+                table.statistics_at(at(key)),
+            );
             let first = Lease::try_acquire_at(users.key("alice"), at(key), 1);
             let second = Lease::try_acquire_at(users.key_of(1, &(key, "bob")).unwrap(), at(key), 2);
             assert!(first.is_ok());
@@ -243,8 +293,16 @@ fn a_table_is_its_lines_and_a_few_words() {
 #[cfg(feature = "std")]
 #[test]
 fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
-    let keys = if cfg!(debug_assertions) { 50_000u64 } else { 1_000_000 };
-    let once = || TokenBucket::builder(Rate::per_hour(1), 1).build_on::<KeyedWord>().unwrap();
+    let keys = if cfg!(debug_assertions) {
+        50_000u64
+    } else {
+        1_000_000
+    };
+    let once = || {
+        TokenBucket::builder(Rate::per_hour(1), 1)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    };
     for round in 0..3 {
         let table = Keyed::new(once(), Line::for_keys(keys as usize), seed(round));
         let (mut own, mut shared, mut crowded) = (0u64, 0u64, 0u64);
@@ -253,7 +311,13 @@ fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
                 Ok(_) => own += 1,
                 Err(Denied::Exhausted { .. }) => shared += 1,
                 Err(denied) => {
-                    assert_eq!(denied, Denied::Crowded { now: at(0), permits: 1 });
+                    assert_eq!(
+                        denied,
+                        Denied::Crowded {
+                            now: at(0),
+                            permits: 1
+                        }
+                    );
                     crowded += 1;
                 }
             }
@@ -266,13 +330,20 @@ fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
             own * 10_000 / keys % 100
         );
         assert_eq!(
-            (statistics.held as u64, statistics.live as u64, statistics.overflowed),
+            (
+                statistics.held as u64,
+                statistics.live as u64,
+                statistics.overflowed
+            ),
             (own, own, crowded)
         );
         assert_eq!(statistics.entries as u64, 2 * keys);
         assert!(own * 100 >= keys * 99, "{own} of {keys}");
         // One in 130,000 at the end, and fewer before; whoever shares has somebody to share with.
-        assert!(shared * 40_000 < keys.max(400_000) && crowded * 1_000 <= keys, "{shared}, {crowded}");
+        assert!(
+            shared * 40_000 < keys.max(400_000) && crowded * 1_000 <= keys,
+            "{shared}, {crowded}"
+        );
     }
 }
 
@@ -297,18 +368,27 @@ fn on_threads<R: Send>(work: impl Fn(u64) -> R + Sync) -> Vec<R> {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no thread panicked")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread panicked"))
+            .collect()
     })
 }
 
 #[test]
 fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
     // Keys that nobody has used, in tables of one and two lines, half of which other keys have.
-    let once = || TokenBucket::builder(Rate::per_hour(1), 1).build_on::<KeyedWord>().unwrap();
+    let once = || {
+        TokenBucket::builder(Rate::per_hour(1), 1)
+            .build_on::<KeyedWord>()
+            .unwrap()
+    };
     let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
     let (mut granted, mut crowded) = (0, 0);
     for size in [1, 2] {
-        let tables: Vec<_> = (0..rounds).map(|round| Keyed::new(once(), lines(size), seed(round))).collect();
+        let tables: Vec<_> = (0..rounds)
+            .map(|round| Keyed::new(once(), lines(size), seed(round)))
+            .collect();
         for table in &tables {
             for key in 100..100 + 4 * size as u64 {
                 assert!(table.key(&key).take_at(at(0), 1).is_ok());
@@ -338,17 +418,29 @@ fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
             let grants = each.clone().flatten().count();
             assert!(grants <= 1, "{grants} grants of one permit");
             granted += grants;
-            crowded += each.filter(|outcome| matches!(outcome, Err(Denied::Crowded { .. }))).count();
+            crowded += each
+                .filter(|outcome| matches!(outcome, Err(Denied::Crowded { .. })))
+                .count();
         }
         for table in &tables {
-            assert!(table.statistics_at(at(0)).held <= 4 * size + 3, "a key has two entries");
+            assert!(
+                table.statistics_at(at(0)).held <= 4 * size + 3,
+                "a key has two entries"
+            );
         }
     }
-    println!("{granted} of {} keys granted; {crowded} denials while another claimed", 6 * rounds);
-    assert!(granted as u64 > 5 * rounds, "hardly anybody was granted anything");
+    println!(
+        "{granted} of {} keys granted; {crowded} denials while another claimed",
+        6 * rounds
+    );
+    assert!(
+        granted as u64 > 5 * rounds,
+        "hardly anybody was granted anything"
+    );
 }
 
-/// A permit that was granted at some instant from `earliest` to `latest`: its own `now`, and the newest that anybody had come with.
+/// A permit that was granted at some instant from `earliest` to `latest`: its own `now`, and the
+/// newest that anybody had come with.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     earliest: u64,
@@ -357,32 +449,46 @@ struct Admission {
 
 #[test]
 fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
-    // Two a second, and one at once: as good as new after half a second, and forgotten a second later.
+    // Two a second, and one at once: as good as new after half a second, and forgotten a second
+    // later.
     const MILLI: u64 = 1_000_000;
     for size in 1..=3 {
-        // The clock runs fast: a thread that is paused for a moment comes days late, and may not take what it sees for idle.
-        let limit = TokenBucket::builder(Rate::per_second(2), 1).staleness(Duration::from_hours(240));
+        // The clock runs fast: a thread that is paused for a moment comes days late, and may not
+        // take what it sees for idle.
+        let limit =
+            TokenBucket::builder(Rate::per_second(2), 1).staleness(Duration::from_hours(240));
         let limit = limit.build_on::<KeyedWord>().unwrap();
         let table = Keyed::new(limit, lines(size), seed(size as u64));
         let (clock, newest) = (AtomicU64::new(3_000 * MILLI), AtomicU64::new(0));
         let begun = Instant::now();
         let all: Mutex<HashMap<u64, Vec<Admission>>> = Mutex::default();
         on_threads(|thread| {
-            let mut draws = Draws::Seeded { state: thread, steps: 0 };
+            let mut draws = Draws::Seeded {
+                state: thread,
+                steps: 0,
+            };
             let mut mine: HashMap<u64, Vec<Admission>> = HashMap::new();
             while begun.elapsed() < duration() / 3 {
                 let now = clock.fetch_add(25 * MILLI, SeqCst);
-                // A key for a few calls of all threads; or one that was there before, or after, or late.
+                // A key for a few calls of all threads; or one that was there before, or after, or
+                // late.
                 let group = now / (100 * MILLI) * 3;
                 let key = match draws.below(4) {
                     0 => group.saturating_sub(draws.below(100)),
                     _ => group,
                 };
-                let now = if draws.once_in(4) { now - draws.magnitude(900 * MILLI) } else { now };
+                let now = if draws.once_in(4) {
+                    now - draws.magnitude(900 * MILLI)
+                } else {
+                    now
+                };
                 newest.fetch_max(now, SeqCst);
                 if table.key(&key).take_at(at(now), 1).is_ok() {
                     let latest = newest.load(SeqCst);
-                    mine.entry(key).or_default().push(Admission { earliest: now, latest });
+                    mine.entry(key).or_default().push(Admission {
+                        earliest: now,
+                        latest,
+                    });
                 }
             }
             let mut all = all.lock().expect("no thread panicked");
@@ -397,12 +503,18 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
             admissions.sort_unstable_by_key(|admission| admission.latest);
             for first in &admissions {
                 let mut held = 0;
-                for last in admissions.iter().filter(|last| last.earliest >= first.earliest) {
+                for last in admissions
+                    .iter()
+                    .filter(|last| last.earliest >= first.earliest)
+                {
                     held += 1;
                     // In whole ticks, of a microsecond.
                     let time = last.latest / 1_000 * 1_000 - first.earliest / 1_000 * 1_000;
                     let most = 1_000 * MILLI + 2 * time;
-                    assert!(held * 1_000 * MILLI <= most, "key {key}: {held} from {first:?} to {last:?}");
+                    assert!(
+                        held * 1_000 * MILLI <= most,
+                        "key {key}: {held} from {first:?} to {last:?}"
+                    );
                 }
             }
         }
@@ -420,7 +532,10 @@ fn threads_that_take_and_release_lose_no_permit_and_no_entry() {
         let out: Vec<AtomicU32> = (0..keys).map(|_| AtomicU32::new(0)).collect();
         let begun = Instant::now();
         let granted: u64 = on_threads(|thread| {
-            let mut draws = Draws::Seeded { state: thread, steps: 0 };
+            let mut draws = Draws::Seeded {
+                state: thread,
+                steps: 0,
+            };
             let mut held: Vec<(usize, Lease<_>)> = Vec::new();
             let mut granted = 0;
             while begun.elapsed() < duration() / 5 {
@@ -471,7 +586,10 @@ fn threads_that_take_by_user_and_tenant_in_any_order_lose_nothing() {
     let out: [Vec<AtomicU32>; 2] = [0, 1].map(|_| (0..10).map(|_| AtomicU32::new(0)).collect());
     let begun = Instant::now();
     let granted: u64 = on_threads(|thread| {
-        let mut draws = Draws::Seeded { state: thread, steps: 0 };
+        let mut draws = Draws::Seeded {
+            state: thread,
+            steps: 0,
+        };
         let mut granted = 0;
         while begun.elapsed() < duration() / 2 {
             let keys = [draws.below(10), draws.below(10)];

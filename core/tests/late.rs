@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, SlidingWindow, Timestamp, TokenBucket, Word,
+    AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, SlidingWindow, Timestamp,
+    TokenBucket, Word,
 };
 
 const fn ms(millis: u64) -> Timestamp {
@@ -20,11 +21,17 @@ fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
         for n in 1..=10 {
             let start = 100_000 * u64::from(n);
             let mut receipt: Receipt = limiter.take_at(ms(start + 1_000), n).unwrap();
-            assert_eq!(limiter.refund_at(ms(start + 2_500), n, &mut receipt), n, "{kind}");
+            assert_eq!(
+                limiter.refund_at(ms(start + 2_500), n, &mut receipt),
+                n,
+                "{kind}"
+            );
             let late = ms(start + 2_400);
             assert_eq!(limiter.available_at(late), 9, "{kind}, {n} given back");
             let first = limiter.drain_at(late).map_or(0, |lease| lease.permits());
-            let second = limiter.drain_at(ms(start + 2_500)).map_or(0, |lease| lease.permits());
+            let second = limiter
+                .drain_at(ms(start + 2_500))
+                .map_or(0, |lease| lease.permits());
             // Both count at the newest time that was written.
             assert_eq!(first + second, 10, "{kind}, {n} given back");
         }
@@ -46,7 +53,13 @@ fn a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves() {
     let composed = AllOf::new((&other,));
     let all = AllOf::new((&bucket, &composed, &other));
     assert_eq!(all.try_acquire_at(ms(9_000), 2).unwrap_err().index, 2);
-    assert_eq!((bucket.available_at(ms(9_000)), other.available_at(ms(9_000))), (10, 3));
+    assert_eq!(
+        (
+            bucket.available_at(ms(9_000)),
+            other.available_at(ms(9_000))
+        ),
+        (10, 3)
+    );
     assert_eq!(bucket.available_at(ms(8_900)), 9);
 }
 
@@ -98,7 +111,10 @@ fn a_sliding_window_that_was_idle_has_all_or_none() {
                 window.take_at(at(second), n as u32).unwrap();
                 taken.push((second, n));
                 for later in second..=second + ring {
-                    let counted = taken.iter().filter(|(at, _)| at + ring > later).map(|(_, n)| n);
+                    let counted = taken
+                        .iter()
+                        .filter(|(at, _)| at + ring > later)
+                        .map(|(_, n)| n);
                     assert_eq!(
                         window.available_at(at(later)),
                         all - counted.sum::<u64>(),

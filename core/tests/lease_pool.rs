@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::panic::catch_unwind;
 
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Receipt, Retry, StaleId, Timestamp,
-    TokenBucket, Unlimited,
+    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Receipt, Retry, StaleId,
+    Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -19,7 +19,10 @@ const fn secs(n: u64) -> Timestamp {
 #[test]
 fn an_id_gives_back_the_permits_of_its_lease_once() {
     let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
-    let (two, three) = (pool.claim_at(NOW, 2, None).unwrap(), pool.claim_at(NOW, 3, None).unwrap());
+    let (two, three) = (
+        pool.claim_at(NOW, 2, None).unwrap(),
+        pool.claim_at(NOW, 3, None).unwrap(),
+    );
     assert_eq!((pool.leases(), pool.limiter().in_use()), (2, 5));
     assert_eq!(pool.release(two), Ok(2));
     assert_eq!(pool.release(two), Err(StaleId));
@@ -46,9 +49,17 @@ fn an_id_is_stale_after_its_slot_was_used_again() {
 #[test]
 fn a_full_pool_says_so_and_takes_no_permits() {
     let pool: LeasePool<_, 3> = LeasePool::new(Concurrency::new(9));
-    let ids: Vec<_> = (0..3).map(|_| pool.claim_at(NOW, 1, None).unwrap()).collect();
-    assert_eq!(pool.claim_at(NOW, 1, None), Err(ClaimError::PoolFull { slots: 3 }));
-    assert_eq!(pool.claim_at(NOW, 0, None), Err(ClaimError::PoolFull { slots: 3 }));
+    let ids: Vec<_> = (0..3)
+        .map(|_| pool.claim_at(NOW, 1, None).unwrap())
+        .collect();
+    assert_eq!(
+        pool.claim_at(NOW, 1, None),
+        Err(ClaimError::PoolFull { slots: 3 })
+    );
+    assert_eq!(
+        pool.claim_at(NOW, 0, None),
+        Err(ClaimError::PoolFull { slots: 3 })
+    );
     assert_eq!(pool.limiter().in_use(), 3);
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 3);
 }
@@ -59,9 +70,21 @@ fn a_denied_claim_says_why_and_uses_no_slot() {
     let held = pool.claim_at(NOW, 2, None).unwrap();
     for _ in 0..10 {
         let denied = pool.claim_at(NOW, 1, None);
-        assert_eq!(denied, Err(ClaimError::Denied(Denied::Exhausted { now: NOW, permits: 1 })));
+        assert_eq!(
+            denied,
+            Err(ClaimError::Denied(Denied::Exhausted {
+                now: NOW,
+                permits: 1
+            }))
+        );
         let never = pool.claim_at(NOW, 3, None);
-        assert_eq!(never, Err(ClaimError::Denied(Denied::ExceedsCapacity { permits: 3, capacity: 2 })));
+        assert_eq!(
+            never,
+            Err(ClaimError::Denied(Denied::ExceedsCapacity {
+                permits: 3,
+                capacity: 2
+            }))
+        );
     }
     assert_eq!(pool.leases(), 1);
     assert_eq!(pool.release(held), Ok(2));
@@ -72,10 +95,13 @@ fn a_denied_claim_says_why_and_uses_no_slot() {
 fn a_claim_finds_the_only_free_slot() {
     const N: usize = 7;
     let pool: LeasePool<_, N> = LeasePool::new(Unlimited);
-    let mut ids: Vec<_> = (0..N).map(|_| pool.claim_at(NOW, 1, None).unwrap()).collect();
+    let mut ids: Vec<_> = (0..N)
+        .map(|_| pool.claim_at(NOW, 1, None).unwrap())
+        .collect();
     for first in 0..N {
         for second in 0..N {
-            // The slot that was freed last is taken at once, so that the pool's idea of a free one is wrong from here on.
+            // The slot that was freed last is taken at once, so that the pool's idea of a free one
+            // is wrong from here on.
             pool.release(ids[first]).unwrap();
             ids[first] = pool.claim_at(NOW, 1, None).unwrap();
             pool.release(ids[second]).unwrap();
@@ -83,7 +109,11 @@ fn a_claim_finds_the_only_free_slot() {
             assert!(pool.claim_at(NOW, 1, None).is_err());
             // Two are free, and the one that was freed first is found second.
             pool.release(ids[first]).unwrap();
-            let freed = if first == second { 1 } else { pool.release(ids[second]).map(|_| 2).unwrap() };
+            let freed = if first == second {
+                1
+            } else {
+                pool.release(ids[second]).map(|_| 2).unwrap()
+            };
             assert_eq!(pool.leases(), N - freed);
             ids[second] = pool.claim_at(NOW, 1, None).unwrap();
             if freed == 2 {
@@ -106,7 +136,11 @@ fn a_sweep_takes_back_what_is_past_its_deadline_and_nothing_else() {
     assert_eq!(pool.release(early), Err(StaleId), "its holder is late");
     assert_eq!(pool.limiter().in_use(), 50);
     assert_eq!(pool.release(late), Ok(20), "in time");
-    assert_eq!(pool.sweep(Timestamp::MAX), 0, "one without a deadline stays");
+    assert_eq!(
+        pool.sweep(Timestamp::MAX),
+        0,
+        "one without a deadline stays"
+    );
     assert_eq!(pool.release(forever), Ok(30));
 }
 
@@ -114,8 +148,18 @@ fn a_sweep_takes_back_what_is_past_its_deadline_and_nothing_else() {
 #[test]
 fn deadlines_reach_as_far_as_time_does() {
     let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
-    for deadline in [0, 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, (1 << 63) + 7, u64::MAX] {
-        let id = pool.claim_at(NOW, 1, Some(Timestamp::from_nanos(deadline))).unwrap();
+    for deadline in [
+        0,
+        1,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 32) + 1,
+        (1 << 63) + 7,
+        u64::MAX,
+    ] {
+        let id = pool
+            .claim_at(NOW, 1, Some(Timestamp::from_nanos(deadline)))
+            .unwrap();
         if let Some(before) = deadline.checked_sub(1) {
             assert_eq!(pool.sweep(Timestamp::from_nanos(before)), 0, "{deadline}");
         }
@@ -141,12 +185,29 @@ fn an_id_of_another_pool_or_none_at_all_changes_nothing() {
     let larger: LeasePool<_, 64> = LeasePool::new(Concurrency::new(64));
     let _mine = pool.claim_at(NOW, 1, None).unwrap();
     // Beyond the slots of the pool, or of a generation that it has not reached.
-    let others: Vec<_> = (0..64).map(|_| larger.claim_at(NOW, 1, None).unwrap()).collect();
+    let others: Vec<_> = (0..64)
+        .map(|_| larger.claim_at(NOW, 1, None).unwrap())
+        .collect();
     for &id in &others[2..] {
         assert_eq!(pool.release(id), Err(StaleId));
     }
-    for bits in [u64::MAX, 1 << 63, 2, 1, 1 << 32, 2 << 32, 3 << 32, 4 << 32, (4 << 32) | 1, 0xffff_ffff] {
-        assert_eq!(pool.release(LeaseId::from_bits(bits)), Err(StaleId), "{bits:#x}");
+    for bits in [
+        u64::MAX,
+        1 << 63,
+        2,
+        1,
+        1 << 32,
+        2 << 32,
+        3 << 32,
+        4 << 32,
+        (4 << 32) | 1,
+        0xffff_ffff,
+    ] {
+        assert_eq!(
+            pool.release(LeaseId::from_bits(bits)),
+            Err(StaleId),
+            "{bits:#x}"
+        );
     }
     assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 1));
 }
@@ -167,7 +228,11 @@ fn a_probe_holds_a_slot_and_no_permits() {
     let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
     let id = pool.claim_at(NOW, 0, Some(secs(1))).unwrap();
     assert_eq!((pool.leases(), pool.limiter().in_use()), (1, 0));
-    assert_eq!(pool.sweep(secs(1)), 0, "no permits come back, but the slot does");
+    assert_eq!(
+        pool.sweep(secs(1)),
+        0,
+        "no permits come back, but the slot does"
+    );
     assert_eq!((pool.leases(), pool.release(id)), (0, Err(StaleId)));
 }
 
@@ -176,7 +241,10 @@ fn a_pool_over_a_token_bucket_frees_slots_and_no_tokens() {
     let pool: LeasePool<_, 2> = LeasePool::new(TokenBucket::new(Rate::per_second(1), 2));
     let id = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(pool.release(id), Ok(2));
-    assert!(matches!(pool.claim_at(NOW, 1, None), Err(ClaimError::Denied(Denied::Exhausted { .. }))));
+    assert!(matches!(
+        pool.claim_at(NOW, 1, None),
+        Err(ClaimError::Denied(Denied::Exhausted { .. }))
+    ));
     assert!(pool.claim_at(secs(1), 1, None).is_ok());
 }
 
@@ -186,7 +254,10 @@ fn pools_may_share_a_limiter() {
     let (a, b): (LeasePool<_, 4>, LeasePool<&dyn Limiter, 4>) =
         (LeasePool::new(&limit), LeasePool::new(&limit));
     let held = limit.try_acquire(1).unwrap();
-    let (one, two) = (a.claim_at(NOW, 1, None).unwrap(), b.claim_at(NOW, 1, None).unwrap());
+    let (one, two) = (
+        a.claim_at(NOW, 1, None).unwrap(),
+        b.claim_at(NOW, 1, None).unwrap(),
+    );
     assert!(a.claim_at(NOW, 1, None).is_err() && b.claim_at(NOW, 1, None).is_err());
     assert_eq!((a.release(one), b.release(two)), (Ok(1), Ok(1)));
     drop(held);
@@ -201,7 +272,10 @@ struct Faulty {
 
 impl Faulty {
     fn new(limit: u32) -> Self {
-        Self { limit: Concurrency::new(limit), panics: AtomicBool::new(false) }
+        Self {
+            limit: Concurrency::new(limit),
+            panics: AtomicBool::new(false),
+        }
     }
 
     fn check(&self) {
@@ -255,14 +329,27 @@ fn a_limiter_that_panics_while_it_releases_does_not_release_twice() {
 
 #[test]
 fn an_id_of_another_pool_is_told_by_its_slot_and_generation_alone() {
-    let (pool, other): (LeasePool<_, 2>, LeasePool<_, 2>) =
-        (LeasePool::new(Concurrency::new(9)), LeasePool::new(Concurrency::new(9)));
+    let (pool, other): (LeasePool<_, 2>, LeasePool<_, 2>) = (
+        LeasePool::new(Concurrency::new(9)),
+        LeasePool::new(Concurrency::new(9)),
+    );
     let foreign = other.claim_at(NOW, 3, None).unwrap();
-    assert_eq!(pool.release(foreign), Err(StaleId), "the slot holds no lease");
+    assert_eq!(
+        pool.release(foreign),
+        Err(StaleId),
+        "the slot holds no lease"
+    );
     // Of the same slot and generation: as documented, it releases this pool's own lease, once.
     let own = pool.claim_at(NOW, 2, None).unwrap();
-    assert_eq!((pool.release(foreign), pool.release(own)), (Ok(2), Err(StaleId)));
-    assert_eq!((pool.limiter().in_use(), other.limiter().in_use()), (0, 3), "no permit is lost, nor made");
+    assert_eq!(
+        (pool.release(foreign), pool.release(own)),
+        (Ok(2), Err(StaleId))
+    );
+    assert_eq!(
+        (pool.limiter().in_use(), other.limiter().in_use()),
+        (0, 3),
+        "no permit is lost, nor made"
+    );
     // Of the next generation: told.
     let own = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(pool.release(foreign), Err(StaleId));

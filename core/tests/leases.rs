@@ -1,12 +1,13 @@
-//! A lease gives back exactly what it holds, once, however it ends and whatever points to its limiter.
+//! A lease gives back exactly what it holds, once, however it ends and whatever points to its
+//! limiter.
 
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry, Timestamp,
-    TokenBucket, TooFewHeld, Unlimited,
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
+    Timestamp, TokenBucket, TooFewHeld, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -37,7 +38,11 @@ fn a_partial_release_keeps_the_rest() {
     assert_eq!(lease.release(2), Ok(()));
     assert_eq!((lease.permits(), limit.available()), (3, 2));
     assert_eq!(lease.release(4), Err(TooFewHeld { held: 3 }));
-    assert_eq!((lease.permits(), limit.available()), (3, 2), "nothing has changed");
+    assert_eq!(
+        (lease.permits(), limit.available()),
+        (3, 2),
+        "nothing has changed"
+    );
     assert_eq!(lease.release(0), Ok(()));
     assert_eq!(lease.release(3), Ok(()));
     assert_eq!((lease.permits(), limit.available()), (0, 5));
@@ -50,7 +55,10 @@ fn a_split_moves_permits_and_a_merge_brings_them_back() {
     let limit = Concurrency::new(5);
     let mut lease = limit.try_acquire(5).unwrap();
     let two = lease.split(2).unwrap();
-    assert_eq!((lease.permits(), two.permits(), limit.available()), (3, 2, 0));
+    assert_eq!(
+        (lease.permits(), two.permits(), limit.available()),
+        (3, 2, 0)
+    );
     assert_eq!(lease.split(4).unwrap_err(), TooFewHeld { held: 3 });
     let none = lease.split(0).unwrap();
     assert_eq!((lease.permits(), none.permits()), (3, 0));
@@ -135,12 +143,20 @@ fn a_lease_may_own_its_limiter() {
     assert_eq!(Arc::strong_count(&limit), 3);
     lease.merge(empty).unwrap();
     std::thread::spawn(move || drop(lease)).join().unwrap();
-    assert_eq!((limit.available(), Arc::strong_count(&limit)), (1, 1), "no pointer is left behind");
+    assert_eq!(
+        (limit.available(), Arc::strong_count(&limit)),
+        (1, 1),
+        "no pointer is left behind"
+    );
 
     let forgotten = Lease::try_acquire_at(Arc::clone(&limit), NOW, 1).unwrap();
     assert_eq!(forgotten.forget(), 1);
     limit.release(1);
-    assert_eq!((limit.available(), Arc::strong_count(&limit)), (1, 1), "no pointer is left behind");
+    assert_eq!(
+        (limit.available(), Arc::strong_count(&limit)),
+        (1, 1),
+        "no pointer is left behind"
+    );
 }
 
 #[test]
@@ -153,8 +169,10 @@ fn a_lease_may_be_of_a_static() {
 
 #[test]
 fn a_lease_may_be_of_any_limiter() {
-    let limits: [Box<dyn Limiter>; 2] =
-        [Box::new(Concurrency::new(2)), Box::new(Counted::new(Concurrency::new(2)))];
+    let limits: [Box<dyn Limiter>; 2] = [
+        Box::new(Concurrency::new(2)),
+        Box::new(Counted::new(Concurrency::new(2))),
+    ];
     for limit in limits {
         let mut lease: Lease<&dyn Limiter> = limit.as_ref().try_acquire_at(NOW, 2).unwrap();
         let half = lease.split(1).unwrap();
@@ -169,7 +187,14 @@ fn a_lease_may_be_of_any_limiter() {
 fn a_probe_holds_nothing() {
     let limit = Counted::new(Concurrency::new(1));
     let probe = limit.try_acquire_at(NOW, 0).unwrap();
-    assert_eq!((probe.permits(), limit.available_at(NOW), limit.counts().held), (0, 1, 0));
+    assert_eq!(
+        (
+            probe.permits(),
+            limit.available_at(NOW),
+            limit.counts().held
+        ),
+        (0, 1, 0)
+    );
     let held = limit.try_acquire_at(NOW, 1).unwrap();
     drop(probe);
     assert_eq!(limit.available_at(NOW), 0, "it gave nothing back");
@@ -191,7 +216,10 @@ fn a_panic_gives_back_what_was_held() {
 
 #[test]
 fn a_denied_request_leaves_nothing_to_give_back() {
-    let (limit, window) = (Concurrency::new(3), FixedWindow::new(3, core::time::Duration::from_secs(1)));
+    let (limit, window) = (
+        Concurrency::new(3),
+        FixedWindow::new(3, core::time::Duration::from_secs(1)),
+    );
     let limiters: [&dyn Limiter; 2] = [&limit, &window];
     for limiter in limiters {
         let held = limiter.try_acquire_at(NOW, 2).unwrap();
@@ -225,8 +253,23 @@ fn a_lowered_limit_grants_only_below_itself() {
 fn with_a_limit_of_zero_a_probe_is_told_what_a_request_is_told() {
     let limit = Concurrency::new(1);
     limit.set_limit(0).unwrap();
-    let (probe, one) = (limit.try_acquire(0).unwrap_err(), limit.try_acquire(1).unwrap_err());
-    assert_eq!(one, Denied::ExceedsCapacity { permits: 1, capacity: 0 });
-    assert_eq!(probe, Denied::ExceedsCapacity { permits: 0, capacity: 0 });
+    let (probe, one) = (
+        limit.try_acquire(0).unwrap_err(),
+        limit.try_acquire(1).unwrap_err(),
+    );
+    assert_eq!(
+        one,
+        Denied::ExceedsCapacity {
+            permits: 1,
+            capacity: 0
+        }
+    );
+    assert_eq!(
+        probe,
+        Denied::ExceedsCapacity {
+            permits: 0,
+            capacity: 0
+        }
+    );
     assert_eq!(probe.retry(&limit), one.retry(&limit));
 }

@@ -1,12 +1,15 @@
-//! Metadata is typed, found by name, made only when it is asked for, and passes through wrappers and compositions.
+//! Metadata is typed, found by name, made only when it is asked for, and passes through wrappers
+//! and compositions.
 
 use core::cell::Cell;
 use core::time::Duration;
 
-use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
+use portcullis_core::metadata::{
+    self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used,
+};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt, Retry,
-    SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt,
+    Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 #[cfg(feature = "std")]
 use portcullis_core::{Keyed, KeyedArray, Line, Seed};
@@ -28,7 +31,11 @@ struct Tenant<L> {
 
 impl<L> Tenant<L> {
     fn new(name: &'static str, limiter: L) -> Self {
-        Self { name, limiter, asked: Cell::new(0) }
+        Self {
+            name,
+            limiter,
+            asked: Cell::new(0),
+        }
     }
 }
 
@@ -97,7 +104,10 @@ impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
 #[test]
 fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_grant() {
     let permits = Concurrency::new(4);
-    let (bucket, window) = (TokenBucket::new(Rate::per_second(2), 4), FixedWindow::new(4, SECOND));
+    let (bucket, window) = (
+        TokenBucket::new(Rate::per_second(2), 4),
+        FixedWindow::new(4, SECOND),
+    );
     let segments = SlidingWindow::<4>::new(4, SECOND, 4);
     let half = Timestamp::from_millis(100_500);
     let cases: [(&dyn Limiter, Retry); 4] = [
@@ -108,20 +118,38 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
     ];
     for (limiter, retry) in cases {
         let _lease = limiter.try_acquire_at(NOW, 3).unwrap();
-        assert_eq!(USED_SHARE.of_granted(limiter, NOW), Some(Used { permits: 3, capacity: 4 }));
+        assert_eq!(
+            USED_SHARE.of_granted(limiter, NOW),
+            Some(Used {
+                permits: 3,
+                capacity: 4
+            })
+        );
         assert_eq!(RETRY_AFTER.of_granted(limiter, NOW), None);
         assert_eq!(REASON_PHRASE.of_granted(limiter, NOW), None);
         assert!(metadata::names(limiter, NOW, None).eq(["USED_SHARE"]));
 
         let denied = limiter.try_acquire_at(NOW, 2).unwrap_err();
         assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, denied), Some(retry));
-        assert_eq!(REASON_PHRASE.of_denied(limiter, NOW, denied), Some("permits exhausted"));
-        assert_eq!(USED_SHARE.of_denied(limiter, NOW, denied), Some(Used { permits: 3, capacity: 4 }));
+        assert_eq!(
+            REASON_PHRASE.of_denied(limiter, NOW, denied),
+            Some("permits exhausted")
+        );
+        assert_eq!(
+            USED_SHARE.of_denied(limiter, NOW, denied),
+            Some(Used {
+                permits: 3,
+                capacity: 4
+            })
+        );
         let names = ["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"];
         assert!(metadata::names(limiter, NOW, Some(denied)).eq(names));
 
         let never = limiter.try_acquire_at(NOW, 5).unwrap_err();
-        assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, never), Some(Retry::Never));
+        assert_eq!(
+            RETRY_AFTER.of_denied(limiter, NOW, never),
+            Some(Retry::Never)
+        );
         assert_ne!(
             REASON_PHRASE.of_denied(limiter, NOW, never),
             REASON_PHRASE.of_denied(limiter, NOW, denied)
@@ -131,7 +159,13 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
 
 #[test]
 fn without_a_limit_nothing_is_used() {
-    assert_eq!(USED_SHARE.of_granted(&Unlimited, NOW), Some(Used { permits: 0, capacity: u64::MAX }));
+    assert_eq!(
+        USED_SHARE.of_granted(&Unlimited, NOW),
+        Some(Used {
+            permits: 0,
+            capacity: u64::MAX
+        })
+    );
 }
 
 #[test]
@@ -141,18 +175,39 @@ fn a_name_of_ones_own_passes_through_a_wrapper() {
     let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
     let denied = limiter.try_acquire_at(NOW, 1).unwrap_err();
     assert_eq!(TENANT.of_denied(&limiter, NOW, denied), Some("alice"));
-    assert_eq!(RETRY_AFTER.of_denied(&limiter, NOW, denied), Some(Retry::OnRelease), "the inner limiter's");
-    let names = ["com.example.TENANT", "RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"];
+    assert_eq!(
+        RETRY_AFTER.of_denied(&limiter, NOW, denied),
+        Some(Retry::OnRelease),
+        "the inner limiter's"
+    );
+    let names = [
+        "com.example.TENANT",
+        "RETRY_AFTER",
+        "REASON_PHRASE",
+        "USED_SHARE",
+    ];
     assert!(metadata::names(&limiter, NOW, Some(denied)).eq(names));
-    assert_eq!(TENANT.of_granted(&Concurrency::new(1), NOW), None, "not offered");
+    assert_eq!(
+        TENANT.of_granted(&Concurrency::new(1), NOW),
+        None,
+        "not offered"
+    );
 }
 
 #[test]
 fn a_name_is_its_text_and_its_type() {
     let limiter = Tenant::new("alice", Unlimited);
-    assert_eq!(TENANT_NUMBER.of_granted(&limiter, NOW), None, "a wrong type under the same text");
+    assert_eq!(
+        TENANT_NUMBER.of_granted(&limiter, NOW),
+        None,
+        "a wrong type under the same text"
+    );
     let same: Name<&'static str> = Name::new("com.example.TENANT");
-    assert_eq!(same.of_granted(&limiter, NOW), Some("alice"), "made elsewhere");
+    assert_eq!(
+        same.of_granted(&limiter, NOW),
+        Some("alice"),
+        "made elsewhere"
+    );
     assert_eq!(limiter.asked.get(), 1);
 }
 
@@ -171,7 +226,10 @@ fn the_first_offer_of_a_name_wins_and_the_second_is_not_made() {
     let limiter = Tenant::new("outer", Tenant::new("inner", Unlimited));
     assert_eq!(TENANT.of_granted(&limiter, NOW), Some("outer"));
     assert_eq!(limiter.limiter.asked.get(), 0);
-    assert!(metadata::names(&limiter, NOW, None).eq(["com.example.TENANT", "USED_SHARE"]), "each name once");
+    assert!(
+        metadata::names(&limiter, NOW, None).eq(["com.example.TENANT", "USED_SHARE"]),
+        "each name once"
+    );
 }
 
 #[test]
@@ -195,8 +253,16 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
         }
     }
     let limiter = Both(Tenant::new("alice", Concurrency::new(3)), Region(Unlimited));
-    assert_eq!(TENANT.of_granted(&limiter, NOW), Some("alice"), "the first wins");
-    assert_eq!(REGION.of_granted(&limiter, NOW), Some(7), "the second is heard");
+    assert_eq!(
+        TENANT.of_granted(&limiter, NOW),
+        Some("alice"),
+        "the first wins"
+    );
+    assert_eq!(
+        REGION.of_granted(&limiter, NOW),
+        Some(7),
+        "the second is heard"
+    );
     assert!(metadata::names(&limiter, NOW, None).eq([
         "com.example.TENANT",
         "USED_SHARE",
@@ -207,14 +273,26 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
 /// Whichever of them denied, the retry is that of the composition.
 #[test]
 fn a_composition_says_when_both_are_ready() {
-    let limiter =
-        Both(TokenBucket::new(Rate::per_second(1), 2), FixedWindow::new(1, Duration::from_secs(10)));
+    let limiter = Both(
+        TokenBucket::new(Rate::per_second(1), 2),
+        FixedWindow::new(1, Duration::from_secs(10)),
+    );
     let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
     let denied = limiter.try_acquire_at(NOW, 1).unwrap_err();
-    assert_eq!(RETRY_AFTER.of_denied(&limiter, NOW, denied), Some(Retry::At(Timestamp::from_secs(110))));
+    assert_eq!(
+        RETRY_AFTER.of_denied(&limiter, NOW, denied),
+        Some(Retry::At(Timestamp::from_secs(110)))
+    );
     let object: &dyn Limiter = &limiter;
-    assert_eq!(RETRY_AFTER.of_denied(object, NOW, denied), Some(Retry::At(Timestamp::from_secs(110))));
-    assert!(metadata::names(object, NOW, Some(denied)).eq(["RETRY_AFTER", "REASON_PHRASE", "USED_SHARE"]));
+    assert_eq!(
+        RETRY_AFTER.of_denied(object, NOW, denied),
+        Some(Retry::At(Timestamp::from_secs(110)))
+    );
+    assert!(metadata::names(object, NOW, Some(denied)).eq([
+        "RETRY_AFTER",
+        "REASON_PHRASE",
+        "USED_SHARE"
+    ]));
 }
 
 /// What a limit offers of its own denial only, beside what it always offers.
@@ -254,22 +332,43 @@ fn all_of_several_offer_what_each_of_them_offers() {
     let fast = Plan("fast", TokenBucket::new(Rate::per_second(1), 2));
     let slow = Plan("slow", FixedWindow::new(3, Duration::from_secs(10)));
     let all = AllOf::new((Unlimited, &fast, &slow, Tenant::new("last", Unlimited)));
-    assert_eq!(TENANT.of_granted(&all, NOW), Some("fast"), "the first that offers it");
+    assert_eq!(
+        TENANT.of_granted(&all, NOW),
+        Some("fast"),
+        "the first that offers it"
+    );
     assert_eq!(BLOCKED_BY.of_granted(&all, NOW), None);
-    assert_eq!(USED_SHARE.of_granted(&all, NOW), Some(Used { permits: 0, capacity: 2 }), "of all as one");
+    assert_eq!(
+        USED_SHARE.of_granted(&all, NOW),
+        Some(Used {
+            permits: 0,
+            capacity: 2
+        }),
+        "of all as one"
+    );
     assert!(metadata::names(&all, NOW, None).eq(["USED_SHARE", "com.example.TENANT"]));
 
     // The fast one denies, and then both do, and then the slow one alone.
     let later = Timestamp::from_secs(102);
-    for (now, n, by, retry) in [(NOW, 2, None, 0), (NOW, 1, Some("fast"), 101), (later, 2, Some("slow"), 110)]
-    {
+    for (now, n, by, retry) in [
+        (NOW, 2, None, 0),
+        (NOW, 1, Some("fast"), 101),
+        (later, 2, Some("slow"), 110),
+    ] {
         let answer = LimiterExt::try_acquire_at(&all, now, n);
         assert_eq!(answer.is_err(), by.is_some());
         let Err(denied) = answer else { continue };
         assert_eq!(BLOCKED_BY.of_denied(&all, now, denied), by);
         assert_eq!(TENANT.of_denied(&all, now, denied), by);
-        assert_eq!(REASON_PHRASE.of_denied(&all, now, denied), by, "in its own words");
-        assert_eq!(RETRY_AFTER.of_denied(&all, now, denied), Some(Retry::At(Timestamp::from_secs(retry))));
+        assert_eq!(
+            REASON_PHRASE.of_denied(&all, now, denied),
+            by,
+            "in its own words"
+        );
+        assert_eq!(
+            RETRY_AFTER.of_denied(&all, now, denied),
+            Some(Retry::At(Timestamp::from_secs(retry)))
+        );
         assert!(metadata::names(&all, now, Some(denied)).eq([
             "RETRY_AFTER",
             "USED_SHARE",
@@ -282,10 +381,19 @@ fn all_of_several_offer_what_each_of_them_offers() {
     let whole = Counted::new(AllOf::new([&all, &all]));
     assert_eq!(TENANT.of_granted(&whole, NOW), Some("fast"));
     // Denied, but by none of them as it stands now: what none of them says, the composition does.
-    let denied = Denied::Exhausted { now: later, permits: 1 };
-    assert_eq!(REASON_PHRASE.of_denied(&all, later, denied), Some("permits exhausted"));
+    let denied = Denied::Exhausted {
+        now: later,
+        permits: 1,
+    };
     assert_eq!(
-        (TENANT.of_denied(&all, later, denied), BLOCKED_BY.of_denied(&all, later, denied)),
+        REASON_PHRASE.of_denied(&all, later, denied),
+        Some("permits exhausted")
+    );
+    assert_eq!(
+        (
+            TENANT.of_denied(&all, later, denied),
+            BLOCKED_BY.of_denied(&all, later, denied)
+        ),
         (Some("fast"), None)
     );
 }
@@ -298,8 +406,15 @@ fn a_denial_of_a_limit_that_is_named_twice_is_of_all_that_it_was_asked_for() {
     let counted = Counted::new(&limit.1);
     let all = AllOf::new((Plan("first", Unlimited), &counted, &counted, &limit));
     let denied = LimiterExt::try_acquire_at(&all, NOW, 2).unwrap_err();
-    assert_eq!(REASON_PHRASE.of_denied(&all, NOW, denied), Some("more permits than the limiter can hold"));
-    assert_eq!(TENANT.of_denied(&all, NOW, denied), Some("first"), "of those that offer it, in order");
+    assert_eq!(
+        REASON_PHRASE.of_denied(&all, NOW, denied),
+        Some("more permits than the limiter can hold")
+    );
+    assert_eq!(
+        TENANT.of_denied(&all, NOW, denied),
+        Some("first"),
+        "of those that offer it, in order"
+    );
     assert_eq!(BLOCKED_BY.of_denied(&all, NOW, denied), None);
 }
 
@@ -324,16 +439,27 @@ fn a_key_offers_what_its_limiter_offers() {
     let _lease = key.try_acquire_at(NOW, 1).unwrap();
     let denied = key.try_acquire_at(NOW, 1).unwrap_err();
     assert_eq!(TENANT.of_denied(&*key, NOW, denied), Some("alice"));
-    assert_eq!(RETRY_AFTER.of_denied(&*key, NOW, denied), Some(Retry::OnRelease));
-    let crowded = Denied::Crowded { now: NOW, permits: 1 };
+    assert_eq!(
+        RETRY_AFTER.of_denied(&*key, NOW, denied),
+        Some(Retry::OnRelease)
+    );
+    let crowded = Denied::Crowded {
+        now: NOW,
+        permits: 1,
+    };
     assert_eq!(TENANT.of_denied(&*key, NOW, crowded), None);
-    assert_eq!(RETRY_AFTER.of_denied(&*key, NOW, crowded), Some(Retry::After(Duration::from_secs(1))));
+    assert_eq!(
+        RETRY_AFTER.of_denied(&*key, NOW, crowded),
+        Some(Retry::After(Duration::from_secs(1)))
+    );
     let one_word = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
-    assert!(metadata::names(&*one_word.key("alice"), NOW, Some(denied)).eq([
-        "RETRY_AFTER",
-        "REASON_PHRASE",
-        "USED_SHARE"
-    ]));
+    assert!(
+        metadata::names(&*one_word.key("alice"), NOW, Some(denied)).eq([
+            "RETRY_AFTER",
+            "REASON_PHRASE",
+            "USED_SHARE"
+        ])
+    );
 }
 
 #[test]

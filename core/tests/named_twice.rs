@@ -16,9 +16,9 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableWindow, AllLease, AllOf, Composed, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle,
-    Key, Keyed, KeyedArray, KeyedWord, Limiter, LimiterId, Line, Penalty, Plan, Rate, Receipt, Retry, Seed,
-    SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableWindow, AllLease, AllOf, Composed, Concurrency, Counted, Denied, Escalation,
+    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Limiter, LimiterId, Line, Penalty, Plan,
+    Rate, Receipt, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 /// A limiter that names come to: itself, or a key of a table.
@@ -68,26 +68,54 @@ impl<W: Word> Base<W> {
                 (Box::new(bucket.unwrap()), "stepwise bucket")
             }
             2 => (Box::new(window().build_on::<W>().unwrap()), "window"),
-            3 => (Box::new(window().started_by_first_request().build_on::<W>().unwrap()), "started window"),
-            4 => (Box::new(sliding().build_on::<W>().unwrap()), "sliding window"),
-            5 => (Box::new(sliding().strict().build_on::<W>().unwrap()), "strict sliding window"),
+            3 => (
+                Box::new(window().started_by_first_request().build_on::<W>().unwrap()),
+                "started window",
+            ),
+            4 => (
+                Box::new(sliding().build_on::<W>().unwrap()),
+                "sliding window",
+            ),
+            5 => (
+                Box::new(sliding().strict().build_on::<W>().unwrap()),
+                "strict sliding window",
+            ),
             6 => (Box::new(permits()), "concurrency"),
             7 => (Box::new(Unlimited), "unlimited"),
             8 => {
                 let unlimited = TokenBucket::builder(Rate::UNLIMITED, 1).build_on::<W>();
                 (Box::new(unlimited.unwrap()), "bucket without a limit")
             }
-            9 => (Box::new(bucket().build_sliced_on::<W>().unwrap()), "sliced bucket"),
-            10 => (Box::new(bucket().build_adjustable_on::<W>().unwrap()), "adjustable bucket"),
+            9 => (
+                Box::new(bucket().build_sliced_on::<W>().unwrap()),
+                "sliced bucket",
+            ),
+            10 => (
+                Box::new(bucket().build_adjustable_on::<W>().unwrap()),
+                "adjustable bucket",
+            ),
             11 => {
                 let window = AdjustableWindow::builder(limit, period).build_on::<W>();
                 (Box::new(window.unwrap()), "adjustable window")
             }
-            12 => return (Self::Buckets(keyed(bucket().build_on().unwrap())), "keyed bucket"),
-            13 => return (Self::Windows(keyed(window().build_on().unwrap())), "keyed window"),
+            12 => {
+                return (
+                    Self::Buckets(keyed(bucket().build_on().unwrap())),
+                    "keyed bucket",
+                );
+            }
+            13 => {
+                return (
+                    Self::Windows(keyed(window().build_on().unwrap())),
+                    "keyed window",
+                );
+            }
             14 => return (Self::Permits(keyed(permits())), "keyed concurrency"),
             15 => {
-                return (Self::Array(array(|| sliding().build_on().unwrap())), "array of sliding windows");
+                return (
+                    Self::Array(array(|| sliding().build_on().unwrap())),
+                    "array of sliding windows",
+                );
             }
             16 => return (Self::ArrayOfPermits(array(permits)), "array of concurrency"),
             _ => return (Self::ArrayOfPairs(array(pair)), "array of compositions"),
@@ -196,17 +224,40 @@ fn wrapped<'a>(
         0 => (Box::new(inner), 1, "itself"),
         1 => (Box::new(Owned(Box::new(inner))), 1, "Owned twice"),
         2 => (Box::new(Counted::new(inner)), 1, "Counted"),
-        3 => (Box::new(Penalty::builder(wait).build().unwrap().around(inner)), 1, "Penalty"),
+        3 => (
+            Box::new(Penalty::builder(wait).build().unwrap().around(inner)),
+            1,
+            "Penalty",
+        ),
         4 => {
-            let warn = Threshold { used: 1, hold: wait, decision: () };
-            (Box::new(Escalation::<_, _, 1, u64>::try_new(inner, [warn]).unwrap()), 1, "Escalation")
+            let warn = Threshold {
+                used: 1,
+                hold: wait,
+                decision: (),
+            };
+            (
+                Box::new(Escalation::<_, _, 1, u64>::try_new(inner, [warn]).unwrap()),
+                1,
+                "Escalation",
+            )
         }
         5 => (Box::new(Anonymous(inner)), 1, "Anonymous"),
-        6 => (Box::new(Anonymous(Counted::new(Anonymous(inner)))), 1, "Anonymous Counted Anonymous"),
+        6 => (
+            Box::new(Anonymous(Counted::new(Anonymous(inner)))),
+            1,
+            "Anonymous Counted Anonymous",
+        ),
         7 => (Box::new(AllOf::new((inner,))), 1, "AllOf of one"),
-        8 => (Box::new(AllOf::new((inner, twin))), 2, "AllOf of itself twice"),
+        8 => (
+            Box::new(AllOf::new((inner, twin))),
+            2,
+            "AllOf of itself twice",
+        ),
         _ => (
-            Box::new(Counted::new(AllOf::new([Anonymous(inner), Anonymous(twin)]))),
+            Box::new(Counted::new(AllOf::new([
+                Anonymous(inner),
+                Anonymous(twin),
+            ]))),
             2,
             "Counted AllOf of Anonymous twice",
         ),
@@ -232,9 +283,14 @@ fn says(limiter: &dyn Limiter, now: Timestamp) -> Vec<(u64, bool, Vec<Retry>)> {
         .map(|nanos| {
             let at = now.saturating_add(Duration::from_nanos(nanos));
             let most = limiter.capacity().min(25) as u32;
-            let retries =
-                (0..=most + 2).map(|permits| limiter.retry(Denied::Exhausted { now: at, permits })).collect();
-            (limiter.available_at(at), limiter.idle_at(at).is_idle(), retries)
+            let retries = (0..=most + 2)
+                .map(|permits| limiter.retry(Denied::Exhausted { now: at, permits }))
+                .collect();
+            (
+                limiter.available_at(at),
+                limiter.idle_at(at).is_idle(),
+                retries,
+            )
         })
         .collect()
 }
@@ -247,14 +303,22 @@ struct Tally {
 }
 
 fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tally) {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
     let draws = &mut draws;
     let limit = draws.within(1, 20);
     let period = Duration::from_millis(draws.one_of(&[100, 1_000, 7_000]));
     let count = draws.within(1, 3) as usize;
-    let choices: Vec<[u64; 2]> = (0..count).map(|_| [draws.one_of(kinds), draws.any() >> 8]).collect();
+    let choices: Vec<[u64; 2]> = (0..count)
+        .map(|_| [draws.one_of(kinds), draws.any() >> 8])
+        .collect();
     let make = || -> Vec<(Base<W>, &'static str)> {
-        choices.iter().map(|[kind, choice]| Base::<W>::new(*kind, limit, period, *choice)).collect()
+        choices
+            .iter()
+            .map(|[kind, choice]| Base::<W>::new(*kind, limit, period, *choice))
+            .collect()
     };
     let (bases, twins) = (make(), make());
     let alone: Vec<_> = bases.iter().map(|(base, _)| base.name()).collect();
@@ -264,8 +328,12 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     let places: Vec<(usize, u64, Box<dyn Limiter + '_>)> = (0..names)
         .map(|_| {
             let base = draws.below(count as u64) as usize;
-            let (name, times, path) =
-                wrapped(Owned(bases[base].0.name()), draws.any() >> 8, Owned(bases[base].0.name()), paths);
+            let (name, times, path) = wrapped(
+                Owned(bases[base].0.name()),
+                draws.any() >> 8,
+                Owned(bases[base].0.name()),
+                paths,
+            );
             described.push(format!("{path} of {} {base}", bases[base].1));
             (base, times, name)
         })
@@ -279,8 +347,15 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     let comes_late = draws.once_in(2);
     for _ in 0..30 {
         now += draws.magnitude(2_000_000_000);
-        let late = if comes_late { draws.magnitude(900_000_000) } else { 0 };
-        let (at, newest) = (Timestamp::from_nanos(now.saturating_sub(late)), Timestamp::from_nanos(now));
+        let late = if comes_late {
+            draws.magnitude(900_000_000)
+        } else {
+            0
+        };
+        let (at, newest) = (
+            Timestamp::from_nanos(now.saturating_sub(late)),
+            Timestamp::from_nanos(now),
+        );
         // Something else happens to a limiter now and then.
         let other = draws.below(count as u64) as usize;
         let k = draws.within(1, limit) as u32;
@@ -298,26 +373,43 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
                 single[other].release(k);
             }
         }
-        let before: Vec<_> = alone.iter().map(|limiter| says(&**limiter, newest)).collect();
+        let before: Vec<_> = alone
+            .iter()
+            .map(|limiter| says(&**limiter, newest))
+            .collect();
         let n = draws.one_of(&[0, 1, 1, 2, 3, limit as u32]);
         let looked = AllOf::new(slice).peek_at(at, n);
         let granted = match (draws.once_in(2), slice) {
-            (true, &[a, b]) => AllOf::new((a, b)).into_lease_at(at, n).map(AllLease::forget),
-            (true, &[a, b, c]) => AllOf::new((a, b, c)).into_lease_at(at, n).map(AllLease::forget),
-            (true, &[a, b, c, d]) => AllOf::new([a, b, c, d]).into_lease_at(at, n).map(AllLease::forget),
+            (true, &[a, b]) => AllOf::new((a, b))
+                .into_lease_at(at, n)
+                .map(AllLease::forget),
+            (true, &[a, b, c]) => AllOf::new((a, b, c))
+                .into_lease_at(at, n)
+                .map(AllLease::forget),
+            (true, &[a, b, c, d]) => AllOf::new([a, b, c, d])
+                .into_lease_at(at, n)
+                .map(AllLease::forget),
             _ => AllOf::new(slice).into_lease_at(at, n).map(AllLease::forget),
         };
-        let about = || format!("seed {seed}: {n} at {at} of {described:?}, limit {limit} in {period:?}");
+        let about =
+            || format!("seed {seed}: {n} at {at} of {described:?}, limit {limit} in {period:?}");
         if granted.is_err() {
             tally.denied += 1;
             tally.denied_in_take += u64::from(looked.is_ok());
             for (index, (limiter, before)) in alone.iter().zip(&before).enumerate() {
-                assert_eq!(before, &says(&**limiter, newest), "{}, limiter {index}", about());
+                assert_eq!(
+                    before,
+                    &says(&**limiter, newest),
+                    "{}, limiter {index}",
+                    about()
+                );
             }
             continue;
         }
         tally.granted += 1;
-        let named = places.iter().flat_map(|(base, times, _)| (0..*times).map(|_| *base));
+        let named = places
+            .iter()
+            .flat_map(|(base, times, _)| (0..*times).map(|_| *base));
         held.extend(named.clone().filter(|_| n > 0).map(|base| (base, n)));
         if !comes_late {
             for base in named {
@@ -373,19 +465,31 @@ fn compositions_that_share_a_bucket_give_back_what_they_took_of_it() {
     let one = AllOf::new((&bucket, &window));
     let two = AllOf::new([&bucket]);
     let (counted, nested) = (Counted::new(&one), AllOf::new((&one,)));
-    let pairs: [[&dyn Limiter; 2]; 6] =
-        [[&one, &one], [&one, &bucket], [&bucket, &two], [&two, &one], [&counted, &two], [&nested, &counted]];
+    let pairs: [[&dyn Limiter; 2]; 6] = [
+        [&one, &one],
+        [&one, &bucket],
+        [&bucket, &two],
+        [&two, &one],
+        [&counted, &two],
+        [&nested, &counted],
+    ];
     for pair in pairs {
         for _ in 0..10 {
             let all = AllOf::new(pair);
             assert_eq!(all.peek_at(NOW, 4), Ok(()), "each has 7");
             assert_eq!(all.try_acquire_at(NOW, 4).unwrap_err().index, 1);
-            assert_eq!((bucket.available_at(NOW), window.available_at(NOW)), (7, 20));
+            assert_eq!(
+                (bucket.available_at(NOW), window.available_at(NOW)),
+                (7, 20)
+            );
         }
     }
     assert_eq!(counted.counts().held, 0);
     let _ = AllOf::new(pairs[0]).into_lease_at(NOW, 3).unwrap().forget();
-    assert_eq!((bucket.available_at(NOW), window.available_at(NOW)), (1, 14));
+    assert_eq!(
+        (bucket.available_at(NOW), window.available_at(NOW)),
+        (1, 14)
+    );
 }
 
 #[cfg(feature = "std")]
@@ -402,7 +506,10 @@ fn compositions_behind_handles_give_back_what_they_took() {
         Box::new(Arc::clone(&bucket)),
     ];
     for pair in names.windows(2) {
-        assert_eq!(AllOf::new(pair).try_acquire_at(NOW, 4).unwrap_err().index, 1);
+        assert_eq!(
+            AllOf::new(pair).try_acquire_at(NOW, 4).unwrap_err().index,
+            1
+        );
         assert_eq!(bucket.available_at(NOW), 7);
     }
 }
@@ -423,15 +530,33 @@ fn a_panic_behind_a_composition_gives_back_what_it_took() {
         }
     }
     let bucket = TokenBucket::new(Rate::per_second(1), 7);
-    let warn = Threshold { used: 1, hold: Duration::from_secs(1), decision: () };
-    let penalty = Penalty::new(AllOf::new((&bucket, Concurrency::new(3))), Duration::from_secs(1));
+    let warn = Threshold {
+        used: 1,
+        hold: Duration::from_secs(1),
+        decision: (),
+    };
+    let penalty = Penalty::new(
+        AllOf::new((&bucket, Concurrency::new(3))),
+        Duration::from_secs(1),
+    );
     let counted = Counted::new(Escalation::<_, _, 1>::new(penalty, [warn]));
-    let attempt = || AllOf::new((&counted, Panics)).into_lease_at(NOW, 1).map(drop);
+    let attempt = || {
+        AllOf::new((&counted, Panics))
+            .into_lease_at(NOW, 1)
+            .map(drop)
+    };
     assert!(catch_unwind(AssertUnwindSafe(attempt)).is_err());
     assert_eq!((bucket.available_at(NOW), counted.counts().held), (7, 0));
     assert_eq!(counted.limiter().limiter().limiter().limits().1.in_use(), 0);
-    assert_eq!(counted.limiter().decision_at(NOW), None, "what is rolled back reaches nothing");
-    assert!(!counted.limiter().limiter().is_on_at(NOW), "nothing was denied");
+    assert_eq!(
+        counted.limiter().decision_at(NOW),
+        None,
+        "what is rolled back reaches nothing"
+    );
+    assert!(
+        !counted.limiter().limiter().is_on_at(NOW),
+        "nothing was denied"
+    );
 }
 
 /// A wrapper with a state around a composition notes its own denials, and those only.
@@ -441,15 +566,35 @@ fn wrappers_around_compositions_note_what_they_decide() {
     let counted = Counted::new(AllOf::new((&small, &large)));
     let penalty = Penalty::new(AllOf::new((&small, &large)), Duration::from_secs(1));
     // The look passes, and then the penalty's own composition has too little.
-    assert_eq!(AllOf::new((&counted, &penalty)).into_lease_at(NOW, 2).unwrap_err().index, 1);
+    assert_eq!(
+        AllOf::new((&counted, &penalty))
+            .into_lease_at(NOW, 2)
+            .unwrap_err()
+            .index,
+        1
+    );
     assert!(penalty.is_on_at(NOW));
     let counts = counted.counts();
     assert_eq!((counts.granted, counts.denied, counts.held), (1, 0, 0));
     assert_eq!((small.in_use(), large.in_use()), (0, 0));
-    let lease = AllOf::new((&counted, &small)).into_lease_at(NOW, 1).unwrap();
-    assert_eq!((counted.counts().held, small.in_use(), large.in_use()), (1, 2, 1));
+    let lease = AllOf::new((&counted, &small))
+        .into_lease_at(NOW, 1)
+        .unwrap();
+    assert_eq!(
+        (counted.counts().held, small.in_use(), large.in_use()),
+        (1, 2, 1)
+    );
     drop(lease);
-    assert_eq!((counted.counts().held, small.in_use(), large.in_use()), (0, 0, 0));
-    assert_eq!(AllOf::new((&small, &counted)).into_lease_at(NOW, 2).unwrap_err().index, 1);
+    assert_eq!(
+        (counted.counts().held, small.in_use(), large.in_use()),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        AllOf::new((&small, &counted))
+            .into_lease_at(NOW, 2)
+            .unwrap_err()
+            .index,
+        1
+    );
     assert_eq!(counted.counts().denied, 1);
 }

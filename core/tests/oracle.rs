@@ -1,8 +1,9 @@
-//! Every decision of the limiters, compared with models in rational arithmetic that know no word: over random settings, from one a year
-//! to one a nanosecond, and times that jump by centuries and back.
+//! Every decision of the limiters, compared with models in rational arithmetic that know no word:
+//! over random settings, from one a year to one a nanosecond, and times that jump by centuries and
+//! back.
 //!
-//! What a word's finite horizon excuses is counted, and checked to lie within what the types state: an ideal limiter is never
-//! outdone, and told less only around a multiple of the horizon.
+//! What a word's finite horizon excuses is counted, and checked to lie within what the types state:
+//! an ideal limiter is never outdone, and told less only around a multiple of the horizon.
 
 mod support;
 
@@ -47,7 +48,8 @@ const SUBJECTS: [(&str, Trace); 8] = [
     ("concurrency, 32 bits", support::concurrency::trace::<u32>),
 ];
 
-/// Runs seeded traces of a subject until they have judged so many requests. The seed of a failing trace is printed with it.
+/// Runs seeded traces of a subject until they have judged so many requests. The seed of a failing
+/// trace is printed with it.
 fn in_bulk((name, subject): (&str, Trace), operations: u64, seed: u64) -> Tally {
     struct Seed<'a>(&'a str, u64);
     impl Drop for Seed<'_> {
@@ -61,7 +63,10 @@ fn in_bulk((name, subject): (&str, Trace), operations: u64, seed: u64) -> Tally 
     let mut seed = Seed(name, seed);
     while tally.operations < operations {
         seed.1 += 1;
-        let mut draws = Draws::Seeded { state: seed.1, steps: 200 };
+        let mut draws = Draws::Seeded {
+            state: seed.1,
+            steps: 200,
+        };
         subject(&mut draws, &mut tally);
     }
     println!("{name}: {tally}");
@@ -70,9 +75,16 @@ fn in_bulk((name, subject): (&str, Trace), operations: u64, seed: u64) -> Tally 
 
 fn agrees(index: usize) -> Tally {
     // Debug builds are some ten times slower.
-    let operations = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+    let operations = if cfg!(debug_assertions) {
+        100_000
+    } else {
+        1_000_000
+    };
     let tally = in_bulk(SUBJECTS[index], operations, 0);
-    assert!(tally.granted > operations / 20 && tally.denied > operations / 20, "one-sided: {tally}");
+    assert!(
+        tally.granted > operations / 20 && tally.denied > operations / 20,
+        "one-sided: {tally}"
+    );
     tally
 }
 
@@ -89,7 +101,10 @@ fn a_fixed_window_decides_as_an_index_that_never_wraps_does() {
     for index in [2, 3] {
         let tally = agrees(index);
         assert!(tally.retried > 1_000 && tally.late > 1_000 && tally.void > 0);
-        assert_eq!(tally.late_and_less, 0, "a late request counts in the newest window");
+        assert_eq!(
+            tally.late_and_less, 0,
+            "a late request counts in the newest window"
+        );
     }
 }
 
@@ -98,7 +113,10 @@ fn a_sliding_window_decides_as_an_index_that_never_wraps_does() {
     for index in [4, 5] {
         let tally = agrees(index);
         assert!(tally.retried > 1_000 && tally.late > 1_000 && tally.void > 0);
-        assert_eq!(tally.late_and_less, 0, "a late request counts in the newest segment");
+        assert_eq!(
+            tally.late_and_less, 0,
+            "a late request counts in the newest segment"
+        );
     }
 }
 
@@ -116,7 +134,8 @@ fn no_small_trace_disagrees() {
             failure_persistence: None,
             ..Config::default()
         };
-        let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+        let mut runner =
+            TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
         let choices = proptest::collection::vec(any::<u64>(), 0..400);
         let result = runner.run(&choices, |choices| {
             subject(&mut Draws::Given(&choices), &mut Tally::default());
@@ -133,11 +152,19 @@ fn the_burst_that_the_builder_names_fits_and_one_more_does_not() {
     fn check<W: Word>() {
         let mut named = 0;
         for seed in 0..20_000 {
-            let settings = BucketSettings::random(&mut Draws::Seeded { state: seed, steps: 0 });
-            let Some(largest) = settings.largest_burst::<W>() else { continue };
+            let settings = BucketSettings::random(&mut Draws::Seeded {
+                state: seed,
+                steps: 0,
+            });
+            let Some(largest) = settings.largest_burst::<W>() else {
+                continue;
+            };
             if largest > 0 {
                 let fits = settings.build::<W>(largest, largest);
-                assert!(fits.is_ok(), "{settings:?}: {largest} does not fit, {fits:?}");
+                assert!(
+                    fits.is_ok(),
+                    "{settings:?}: {largest} does not fit, {fits:?}"
+                );
                 named += 1;
             }
             let refused = settings.build::<W>(largest + 1, 0);
@@ -153,11 +180,13 @@ fn the_burst_that_the_builder_names_fits_and_one_more_does_not() {
 #[test]
 #[ignore = "takes minutes; cargo xtask soak runs it"]
 fn soak() {
-    let operations: u64 =
-        std::env::var("PORTCULLIS_SOAK_OPS").map_or(1_000_000_000, |n| n.parse().expect("a number"));
+    let operations: u64 = std::env::var("PORTCULLIS_SOAK_OPS")
+        .map_or(1_000_000_000, |n| n.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = (operations / (SUBJECTS.len() * threads) as u64).max(1);
-    let since_epoch = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let since_epoch = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_secs());
     std::thread::scope(|scope| {
         for thread in 0..threads as u64 {
             scope.spawn(move || {

@@ -1,4 +1,5 @@
-//! After a denial, all are denied for at least the wait: compared with a model that never wraps, around a limiter and its twin.
+//! After a denial, all are denied for at least the wait: compared with a model that never wraps,
+//! around a limiter and its twin.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -10,8 +11,9 @@ use core::time::Duration;
 use draws::Draws;
 use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Penalty, PenaltyBuilder,
-    Rate, Receipt, Retry, Setting, SettingsError, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Penalty,
+    PenaltyBuilder, Rate, Receipt, Retry, Setting, SettingsError, Timestamp, TokenBucket,
+    Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,7 +40,9 @@ macro_rules! on_both_widths {
 
 /// A token a second, one at most, and penalties of `wait`.
 fn one_a_second<W: Word>(settings: PenaltyBuilder) -> Penalty<TokenBucket<W>, W> {
-    let bucket = TokenBucket::builder(Rate::per_second(1), 1).build_on().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(1), 1)
+        .build_on()
+        .unwrap();
     settings.build_on().unwrap().around(bucket)
 }
 
@@ -88,12 +92,27 @@ on_both_widths!(
 fn a_penalty_is_on_from_a_denial_for_exactly_the_wait_and_no_denial_prolongs_it<W: Word>() {
     let limit = five::<W>();
     assert!(take(&limit, s(10)));
-    assert_eq!(limit.take_at(s(10), 1), Err(Denied::Exhausted { now: s(10), permits: 1 }));
+    assert_eq!(
+        limit.take_at(s(10), 1),
+        Err(Denied::Exhausted {
+            now: s(10),
+            permits: 1
+        })
+    );
     for now in [s(10), s(11), s(14), ns(14_999_999_999)] {
-        assert_eq!(limit.take_at(now, 1), Err(Denied::Penalized { now, permits: 1 }));
+        assert_eq!(
+            limit.take_at(now, 1),
+            Err(Denied::Penalized { now, permits: 1 })
+        );
         assert_eq!((limit.available_at(now), limit.is_on_at(now)), (0, true));
     }
-    assert_eq!((limit.available_at(s(15)), limit.limiter().available_at(s(14))), (1, 1));
+    assert_eq!(
+        (
+            limit.available_at(s(15)),
+            limit.limiter().available_at(s(14))
+        ),
+        (1, 1)
+    );
     assert!(take(&limit, s(15)));
 }
 
@@ -106,7 +125,12 @@ fn a_penalty_writes_once_and_denials_in_it_write_nothing<W: Word>() {
     assert_ne!(punished, unpunished);
     for now in [s(10), s(12), s(14), s(9)] {
         let denied = limit.take_at(now, 1).unwrap_err();
-        _ = (limit.retry(denied), limit.peek_at(now, 1), limit.idle_at(now), limit.take_at(now, 0));
+        _ = (
+            limit.retry(denied),
+            limit.peek_at(now, 1),
+            limit.idle_at(now),
+            limit.take_at(now, 0),
+        );
     }
     assert_eq!(format!("{limit:?}"), punished);
     let grants = format!("{:?}", Penalty::new(Unlimited, SECOND));
@@ -119,9 +143,27 @@ fn probes_and_looks_and_requests_for_more_than_there_can_be_start_none<W: Word>(
     let limit = five::<W>();
     assert!(take(&limit, s(10)));
     let before = format!("{limit:?}");
-    assert_eq!(limit.take_at(s(10), 0), Err(Denied::Exhausted { now: s(10), permits: 0 }));
-    assert_eq!(limit.peek_at(s(10), 1), Err(Denied::Exhausted { now: s(10), permits: 1 }));
-    assert_eq!(limit.take_at(s(10), 2), Err(Denied::ExceedsCapacity { permits: 2, capacity: 1 }));
+    assert_eq!(
+        limit.take_at(s(10), 0),
+        Err(Denied::Exhausted {
+            now: s(10),
+            permits: 0
+        })
+    );
+    assert_eq!(
+        limit.peek_at(s(10), 1),
+        Err(Denied::Exhausted {
+            now: s(10),
+            permits: 1
+        })
+    );
+    assert_eq!(
+        limit.take_at(s(10), 2),
+        Err(Denied::ExceedsCapacity {
+            permits: 2,
+            capacity: 1
+        })
+    );
     assert!(!limit.explain_at(s(10), 1).is_allowed());
     assert_eq!(format!("{limit:?}"), before);
     assert!(take(&limit, s(11)));
@@ -139,14 +181,26 @@ fn the_retry_is_the_longer_of_the_penalty_and_the_limiter<W: Word>() {
         let denied = limit.take_at(s(10), 1).unwrap_err();
         exact(&limit, denied, at);
         let denied = limit.take_at(s(10), 1).unwrap_err();
-        assert_eq!(denied, Denied::Penalized { now: s(10), permits: 1 });
+        assert_eq!(
+            denied,
+            Denied::Penalized {
+                now: s(10),
+                permits: 1
+            }
+        );
         exact(&limit, denied, at);
     }
     // In a penalty, too, what can never be granted is never granted.
     let limit = five::<W>();
     assert!(take(&limit, s(10)) && !take(&limit, s(10)));
     let denied = limit.take_at(s(11), 2).unwrap_err();
-    assert_eq!(denied, Denied::Penalized { now: s(11), permits: 2 });
+    assert_eq!(
+        denied,
+        Denied::Penalized {
+            now: s(11),
+            permits: 2
+        }
+    );
     assert_eq!(denied.retry(&limit), Retry::Never);
 }
 
@@ -155,7 +209,13 @@ fn a_late_request_finds_the_penalty_of_a_newer_one<W: Word>() {
     let now = Timestamp::from_secs(10_000).saturating_add(limit.staleness().min(3_600 * SECOND));
     assert!(take(&limit, now) && !take(&limit, now));
     let late = ns(now.as_nanos() - nanos(limit.staleness().min(3_600 * SECOND)));
-    assert_eq!(limit.take_at(late, 1), Err(Denied::Penalized { now: late, permits: 1 }));
+    assert_eq!(
+        limit.take_at(late, 1),
+        Err(Denied::Penalized {
+            now: late,
+            permits: 1
+        })
+    );
     assert_eq!(
         limit.take_at(late, 1).unwrap_err().retry(&limit),
         Retry::At(now.saturating_add(5 * SECOND)),
@@ -168,7 +228,10 @@ fn an_idle_limiter_has_been_so_since_the_end_of_its_penalty_at_the_earliest<W: W
     assert_eq!(limit.idle_at(s(9)), limit.limiter().idle_at(s(9)));
     assert!(take(&limit, s(10)));
     assert!(!take(&limit, s(10)));
-    assert_eq!((limit.idle_at(s(12)), limit.limiter().idle_at(s(12))), (Idle::InUse, Idle::Since(s(11))));
+    assert_eq!(
+        (limit.idle_at(s(12)), limit.limiter().idle_at(s(12))),
+        (Idle::InUse, Idle::Since(s(11)))
+    );
     assert_eq!(limit.idle_at(s(17)), Idle::Since(s(15)));
     assert!(take(&limit, s(17)));
     assert_eq!(limit.idle_at(s(19)), Idle::Since(s(18)), "by the limiter");
@@ -176,7 +239,12 @@ fn an_idle_limiter_has_been_so_since_the_end_of_its_penalty_at_the_earliest<W: W
 
 fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>() {
     let settings = Penalty::builder(5 * SECOND).after(3, 10 * SECOND);
-    let limit = || settings.build_on::<W>().unwrap().around(Concurrency::new(1));
+    let limit = || {
+        settings
+            .build_on::<W>()
+            .unwrap()
+            .around(Concurrency::new(1))
+    };
     let denied_at = |limit: &Penalty<Concurrency, W>, times: &[u64]| {
         times
             .iter()
@@ -186,13 +254,22 @@ fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>
     };
     let held = limit();
     assert!(take(&held, s(0)));
-    assert_eq!(denied_at(&held, &[1, 5, 10, 10, 14]), [false, false, false, true, true]);
+    assert_eq!(
+        denied_at(&held, &[1, 5, 10, 10, 14]),
+        [false, false, false, true, true]
+    );
     // The window of the first ones ended at 11, that of the next at 25.
-    assert_eq!(denied_at(&held, &[15, 24, 25, 29, 30, 30]), [false, false, false, false, false, true]);
+    assert_eq!(
+        denied_at(&held, &[15, 24, 25, 29, 30, 30]),
+        [false, false, false, false, false, true]
+    );
 
     let held = limit();
     assert!(take(&held, s(0)));
-    assert_eq!(denied_at(&held, &[1, 5, 11, 12, 20, 20]), [false, false, false, false, false, true]);
+    assert_eq!(
+        denied_at(&held, &[1, 5, 11, 12, 20, 20]),
+        [false, false, false, false, false, true]
+    );
 
     let held = limit();
     assert!(take(&held, s(0)));
@@ -203,7 +280,11 @@ fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>
                 && held.peek_at(s(1), 1).is_err()
         );
     }
-    assert_eq!(denied_at(&held, &[1, 1, 1, 1]), [false, false, false, true], "only requests count");
+    assert_eq!(
+        denied_at(&held, &[1, 1, 1, 1]),
+        [false, false, false, true],
+        "only requests count"
+    );
     assert_eq!(
         denied_at(&held, &[6, 6]),
         [false, true],
@@ -228,16 +309,31 @@ fn the_end_of_time_is_penalized_and_named_never<W: Word>() {
     _ = take(&limit, Timestamp::MAX);
     assert!(!take(&limit, Timestamp::MAX));
     assert!(limit.is_on_at(Timestamp::MAX));
-    assert_eq!(limit.take_at(Timestamp::MAX, 1).unwrap_err().retry(&limit), Retry::Never);
+    assert_eq!(
+        limit.take_at(Timestamp::MAX, 1).unwrap_err().retry(&limit),
+        Retry::Never
+    );
     assert_eq!(limit.idle_at(Timestamp::MAX), Idle::InUse);
 }
 
 fn an_end_that_reads_as_never_is_put_off_by_a_tick<W: Word>() {
     let tick = Duration::from_micros(10);
-    let says = Says(Err(Denied::Refused { now: s(0), permits: 1 }));
-    let limit = Penalty::builder(SECOND).tick(tick).build_on::<W>().unwrap().around(says);
+    let says = Says(Err(Denied::Refused {
+        now: s(0),
+        permits: 1,
+    }));
+    let limit = Penalty::builder(SECOND)
+        .tick(tick)
+        .build_on::<W>()
+        .unwrap()
+        .around(says);
     // Where the word comes around, if time gets that far.
-    let Some(lap) = (W::MASK).checked_add(1).and_then(|lap| lap.checked_mul(10_000)) else { return };
+    let Some(lap) = (W::MASK)
+        .checked_add(1)
+        .and_then(|lap| lap.checked_mul(10_000))
+    else {
+        return;
+    };
     assert!(!take(&limit, ns(lap - 1_000_000_000)));
     assert!(limit.is_on_at(ns(lap)));
     assert!(!limit.is_on_at(ns(lap + 10_000)));
@@ -261,10 +357,16 @@ fn a_word_that_comes_around_denies_once_more_and_not_after_a_grant<W: Word>() {
     assert!(take(&limit, s(10)) && !take(&limit, s(10)));
     let over = s(15).saturating_add(limit.staleness());
     assert!(take(&limit, ns(over.as_nanos() - 1)));
-    assert!(!format!("{limit:?}").contains("until: 0x0"), "one who is late would still find it on");
+    assert!(
+        !format!("{limit:?}").contains("until: 0x0"),
+        "one who is late would still find it on"
+    );
     assert!(take(&limit, over.saturating_add(SECOND)));
     assert!(format!("{limit:?}").contains("until: 0x0"));
-    assert!((0..10).all(|hold| !limit.is_on_at(ns(s(10 + hold).as_nanos() + lap(&limit)))), "cleared");
+    assert!(
+        (0..10).all(|hold| !limit.is_on_at(ns(s(10 + hold).as_nanos() + lap(&limit)))),
+        "cleared"
+    );
 }
 
 #[derive(Debug, Default)]
@@ -278,29 +380,51 @@ struct Tally {
 }
 
 fn agrees_with_a_model_that_never_wraps<W: Word>() {
-    let traces = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+    let traces = if cfg!(debug_assertions) {
+        2_000
+    } else {
+        20_000
+    };
     let mut tally = Tally::default();
     for seed in 0..traces {
-        let mut draws = Draws::Seeded { state: seed, steps: 200 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 200,
+        };
         let length = draws.magnitude(100_000_000_000).max(1);
         let permits = draws.within(1, 5);
         let rate = Rate::new(draws.within(1, 3) as u32, Duration::from_nanos(length));
         if draws.once_in(2) {
-            let bucket = || TokenBucket::builder(rate, permits).build_on::<u64>().unwrap();
+            let bucket = || {
+                TokenBucket::builder(rate, permits)
+                    .build_on::<u64>()
+                    .unwrap()
+            };
             trace::<_, W>(bucket, length, &mut draws, &mut tally);
         } else {
-            let window =
-                FixedWindow::builder(permits, Duration::from_nanos(length)).started_by_first_request();
-            trace::<_, W>(|| window.build_on::<u64>().unwrap(), length, &mut draws, &mut tally);
+            let window = FixedWindow::builder(permits, Duration::from_nanos(length))
+                .started_by_first_request();
+            trace::<_, W>(
+                || window.build_on::<u64>().unwrap(),
+                length,
+                &mut draws,
+                &mut tally,
+            );
         }
     }
     println!("{tally:?}");
     let each = traces * 3;
     assert!(
-        tally.granted > each && tally.denied > each && tally.penalized > each && tally.penalties > each,
+        tally.granted > each
+            && tally.denied > each
+            && tally.penalized > each
+            && tally.penalties > each,
         "{tally:?}"
     );
-    assert!(tally.late > each && (tally.cleared > 100 || W::BITS == 64), "{tally:?}");
+    assert!(
+        tally.late > each && (tally.cleared > 100 || W::BITS == 64),
+        "{tally:?}"
+    );
 }
 
 /// Takes from a limiter with penalties, and from its twin where a model says that no penalty is on.
@@ -319,9 +443,13 @@ fn trace<L: Limiter + Debug, W: Word>(
     let denials = draws.one_of(&[1, 1, 2, 3]);
     let within = draws.magnitude(length).max(1);
     if denials > 1 {
-        settings = settings.after(denials, Duration::from_nanos(within)).tick(Duration::from_millis(1));
+        settings = settings
+            .after(denials, Duration::from_nanos(within))
+            .tick(Duration::from_millis(1));
     }
-    let Ok(settings) = settings.build_on::<W>() else { return };
+    let Ok(settings) = settings.build_on::<W>() else {
+        return;
+    };
     let (limit, twin) = (settings.around(new()), new());
     let tick = nanos(limit.tick());
     let step = i128::from(tick);
@@ -331,7 +459,8 @@ fn trace<L: Limiter + Debug, W: Word>(
     let range = 1i128 << W::BITS;
     let stale = (limit.staleness().as_nanos() / step.cast_unsigned()).cast_signed();
     let near = range - 2 * stale - 2 * i128::from(wait.div_ceil(tick)) - 8;
-    // The first instant after the penalty, if there was one; and that of the window of denials, with how many.
+    // The first instant after the penalty, if there was one; and that of the window of denials,
+    // with how many.
     let (mut until, mut end, mut counted) = (None::<i128>, i128::MIN, 0);
     let (mut now, mut newest) = (draws.magnitude(length), 0u64);
     while draws.another_step() {
@@ -344,16 +473,38 @@ fn trace<L: Limiter + Debug, W: Word>(
         let before = format!("{limit:?}");
         let context = || format!("{n} at {now}, until {until:?}: before {before}, after {limit:?}");
         assert_eq!(limit.is_on_at(at), on, "{}", context());
-        assert_eq!(limit.available_at(at), if on { 0 } else { twin.available_at(at) }, "{}", context());
+        assert_eq!(
+            limit.available_at(at),
+            if on { 0 } else { twin.available_at(at) },
+            "{}",
+            context()
+        );
         tally.late += u64::from(now < newest);
         newest = newest.max(now);
         let decision = limit.take_at(at, n);
         if on {
-            assert_eq!(decision, Err(Denied::Penalized { now: at, permits: n }), "{}", context());
-            assert_eq!(format!("{limit:?}"), before, "a denial in the penalty wrote");
+            assert_eq!(
+                decision,
+                Err(Denied::Penalized {
+                    now: at,
+                    permits: n
+                }),
+                "{}",
+                context()
+            );
+            assert_eq!(
+                format!("{limit:?}"),
+                before,
+                "a denial in the penalty wrote"
+            );
             tally.penalized += 1;
         } else {
-            assert_eq!(decision.is_ok(), twin.take_at(at, n).is_ok(), "{}", context());
+            assert_eq!(
+                decision.is_ok(),
+                twin.take_at(at, n).is_ok(),
+                "{}",
+                context()
+            );
             match decision {
                 Ok(_) => {
                     tally.granted += 1;
@@ -370,7 +521,11 @@ fn trace<L: Limiter + Debug, W: Word>(
                     if counted + 1 == denials {
                         tally.penalties += 1;
                         let starts = ceil(now) + i128::from(wait.div_ceil(tick));
-                        until = Some(if starts % range == 0 { starts + 1 } else { starts });
+                        until = Some(if starts % range == 0 {
+                            starts + 1
+                        } else {
+                            starts
+                        });
                     } else {
                         counted += 1;
                     }
@@ -384,8 +539,14 @@ fn trace<L: Limiter + Debug, W: Word>(
             assert!(retry > at && n < 6, "{retry:?} for {n} at {at:?}");
             // Where the word has come around by then, nobody can tell.
             let known = until.is_none_or(|until| floor(retry.as_nanos()) - until <= near);
-            assert!(limit.peek_at(retry, n).is_ok() || !known, "{n} at {retry:?}, {limit:?}");
-            assert!(limit.peek_at(ns(retry.as_nanos() - 1), n).is_err(), "{n} before {retry:?}, {limit:?}");
+            assert!(
+                limit.peek_at(retry, n).is_ok() || !known,
+                "{n} at {retry:?}, {limit:?}"
+            );
+            assert!(
+                limit.peek_at(ns(retry.as_nanos() - 1), n).is_err(),
+                "{n} before {retry:?}, {limit:?}"
+            );
         } else {
             assert!(decision.is_ok() || n == 6 || u64::from(n) > twin.capacity());
         }
@@ -408,61 +569,130 @@ fn settings_are_refused_by_name<W: Word>() {
     let build = |settings: PenaltyBuilder| settings.build_on::<W>().map(drop);
     let zero = |setting| Err(SettingsError::Zero { setting });
     assert_eq!(build(Penalty::builder(Duration::ZERO)), zero(Setting::Wait));
-    assert_eq!(build(Penalty::builder(SECOND).tick(Duration::ZERO)), zero(Setting::Tick));
-    assert_eq!(build(Penalty::builder(SECOND).after(0, SECOND)), zero(Setting::Threshold));
-    assert_eq!(build(Penalty::builder(SECOND).after(2, Duration::ZERO)), zero(Setting::Window));
+    assert_eq!(
+        build(Penalty::builder(SECOND).tick(Duration::ZERO)),
+        zero(Setting::Tick)
+    );
+    assert_eq!(
+        build(Penalty::builder(SECOND).after(0, SECOND)),
+        zero(Setting::Threshold)
+    );
+    assert_eq!(
+        build(Penalty::builder(SECOND).after(2, Duration::ZERO)),
+        zero(Setting::Window)
+    );
     let short = Penalty::builder(SECOND).staleness(Duration::from_millis(999));
-    assert!(matches!(build(short), Err(SettingsError::TooSmall { setting: Setting::Staleness, .. })));
+    assert!(matches!(
+        build(short),
+        Err(SettingsError::TooSmall {
+            setting: Setting::Staleness,
+            ..
+        })
+    ));
     // Whatever bound is named is accepted, and one more is not.
     let is_tight = |setting, from, with: &dyn Fn(u64) -> PenaltyBuilder| {
-        let Err(SettingsError::TooLarge { setting: named, max }) = build(with(from)) else {
+        let Err(SettingsError::TooLarge {
+            setting: named,
+            max,
+        }) = build(with(from))
+        else {
             panic!("{:?}", build(with(from)))
         };
         assert_eq!((named, build(with(max))), (setting, Ok(())));
-        assert_eq!(build(with(max + 1)), Err(SettingsError::TooLarge { setting, max }));
+        assert_eq!(
+            build(with(max + 1)),
+            Err(SettingsError::TooLarge { setting, max })
+        );
         max
     };
     let span = Duration::from_nanos;
-    assert_eq!(is_tight(Setting::Wait, u64::MAX, &|wait| Penalty::builder(span(wait))), u64::MAX / 2);
-    let max = is_tight(Setting::Wait, u64::MAX / 2, &|wait| Penalty::builder(span(wait)).tick(span(1)));
+    assert_eq!(
+        is_tight(Setting::Wait, u64::MAX, &|wait| Penalty::builder(span(
+            wait
+        ))),
+        u64::MAX / 2
+    );
+    let max = is_tight(Setting::Wait, u64::MAX / 2, &|wait| {
+        Penalty::builder(span(wait)).tick(span(1))
+    });
     assert_eq!(max, (W::MASK >> 2) - 1);
     is_tight(Setting::Staleness, u64::MAX / 2, &|staleness| {
-        Penalty::builder(SECOND).tick(span(1)).staleness(span(staleness))
+        Penalty::builder(SECOND)
+            .tick(span(1))
+            .staleness(span(staleness))
     });
-    is_tight(Setting::Threshold, u64::MAX, &|denials| Penalty::builder(SECOND).after(denials, SECOND));
-    assert_eq!(build(Penalty::builder(span(u64::MAX / 2)).staleness(span(u64::MAX / 2))), Ok(()));
+    is_tight(Setting::Threshold, u64::MAX, &|denials| {
+        Penalty::builder(SECOND).after(denials, SECOND)
+    });
+    assert_eq!(
+        build(Penalty::builder(span(u64::MAX / 2)).staleness(span(u64::MAX / 2))),
+        Ok(())
+    );
 }
 
 #[test]
 fn a_refusal_and_a_penalty_inside_start_one_and_what_the_caller_asked_too_much_does_not() {
-    let refused = Denied::Refused { now: s(0), permits: 1 };
-    let penalized = Denied::Penalized { now: s(0), permits: 1 };
-    let exceeds = Denied::ExceedsCapacity { permits: 1, capacity: 0 };
+    let refused = Denied::Refused {
+        now: s(0),
+        permits: 1,
+    };
+    let penalized = Denied::Penalized {
+        now: s(0),
+        permits: 1,
+    };
+    let exceeds = Denied::ExceedsCapacity {
+        permits: 1,
+        capacity: 0,
+    };
     for (says, starts) in [(refused, true), (penalized, true), (exceeds, false)] {
         let limit = Penalty::new(Says(Err(says)), SECOND);
         assert_eq!(limit.take_at(s(0), 1), Err(says));
         assert_eq!(limit.is_on_at(s(0)), starts, "{says:?}");
     }
     let limit = Penalty::new(Says(Err(refused)), 5 * SECOND);
-    assert_eq!(limit.take_at(s(0), 1).unwrap_err().retry(&limit), Retry::After(5 * SECOND));
-    assert_eq!(limit.take_at(s(4), 1).unwrap_err().retry(&limit), Retry::After(3 * SECOND));
+    assert_eq!(
+        limit.take_at(s(0), 1).unwrap_err().retry(&limit),
+        Retry::After(5 * SECOND)
+    );
+    assert_eq!(
+        limit.take_at(s(4), 1).unwrap_err().retry(&limit),
+        Retry::After(3 * SECOND)
+    );
     let held = Penalty::new(Concurrency::new(1), SECOND);
     assert!(take(&held, s(0)));
-    assert_eq!(held.take_at(s(0), 1).unwrap_err().retry(&held), Retry::OnRelease);
+    assert_eq!(
+        held.take_at(s(0), 1).unwrap_err().retry(&held),
+        Retry::OnRelease
+    );
     held.release(1);
-    assert_eq!(held.take_at(s(0), 1).unwrap_err().retry(&held), Retry::At(s(1)));
+    assert_eq!(
+        held.take_at(s(0), 1).unwrap_err().retry(&held),
+        Retry::At(s(1))
+    );
 }
 
 #[test]
 fn nested_penalties_name_the_longer_one() {
-    let limit = Penalty::new(Penalty::new(TokenBucket::new(Rate::per_second(1), 1), 9 * SECOND), 4 * SECOND);
+    let limit = Penalty::new(
+        Penalty::new(TokenBucket::new(Rate::per_second(1), 1), 9 * SECOND),
+        4 * SECOND,
+    );
     assert!(take(&limit, s(0)) && !take(&limit, s(0)));
     let denied = limit.take_at(s(1), 1).unwrap_err();
     assert_eq!(
         (denied, denied.retry(&limit)),
-        (Denied::Penalized { now: s(1), permits: 1 }, Retry::At(s(9)))
+        (
+            Denied::Penalized {
+                now: s(1),
+                permits: 1
+            },
+            Retry::At(s(9))
+        )
     );
-    assert!(!take(&limit, s(5)), "inside, and that starts one outside again");
+    assert!(
+        !take(&limit, s(5)),
+        "inside, and that starts one outside again"
+    );
     assert_eq!(limit.peek_at(s(9), 1).map(drop), Ok(()));
 }
 
@@ -470,13 +700,20 @@ fn nested_penalties_name_the_longer_one() {
 fn a_wrapper_is_the_limiter_that_it_wraps() {
     let limit = Penalty::new(Counted::new(Concurrency::new(4)), SECOND);
     assert_eq!(limit.capacity(), 4);
-    assert_ne!(limit.id(), limit.limiter().id(), "who asks through it may be penalized");
+    assert_ne!(
+        limit.id(),
+        limit.limiter().id(),
+        "who asks through it may be penalized"
+    );
     let lease = limit.try_acquire_at(s(0), 3).unwrap();
     assert_eq!((lease.permits(), limit.available_at(s(0))), (3, 1));
     drop(lease);
     let mut receipt = limit.take_at(s(0), 3).unwrap();
     assert_eq!(limit.refund_at(s(0), 3, &mut receipt), 3);
-    assert_eq!((limit.available_at(s(0)), limit.limiter().counts().held), (4, 0));
+    assert_eq!(
+        (limit.available_at(s(0)), limit.limiter().counts().held),
+        (4, 0)
+    );
 }
 
 #[test]
@@ -484,13 +721,27 @@ fn the_reason_of_a_penalty_is_its_own() {
     let limit = Penalty::new(TokenBucket::new(Rate::per_second(1), 1), 5 * SECOND);
     assert!(take(&limit, s(0)));
     let first = limit.take_at(s(0), 1).unwrap_err();
-    assert_eq!(REASON_PHRASE.of_denied(&limit, s(0), first), Some("permits exhausted"));
-    assert_eq!(RETRY_AFTER.of_denied(&limit, s(0), first), Some(Retry::At(s(5))));
-    let then = limit.take_at(s(1), 1).unwrap_err();
-    assert_eq!(REASON_PHRASE.of_denied(&limit, s(1), then), Some("denied for a time, after a denial"));
-    assert_eq!(RETRY_AFTER.of_denied(&limit, s(1), then), Some(Retry::At(s(5))));
     assert_eq!(
-        USED_SHARE.of_denied(&limit, s(1), then).map(|used| used.permits),
+        REASON_PHRASE.of_denied(&limit, s(0), first),
+        Some("permits exhausted")
+    );
+    assert_eq!(
+        RETRY_AFTER.of_denied(&limit, s(0), first),
+        Some(Retry::At(s(5)))
+    );
+    let then = limit.take_at(s(1), 1).unwrap_err();
+    assert_eq!(
+        REASON_PHRASE.of_denied(&limit, s(1), then),
+        Some("denied for a time, after a denial")
+    );
+    assert_eq!(
+        RETRY_AFTER.of_denied(&limit, s(1), then),
+        Some(Retry::At(s(5)))
+    );
+    assert_eq!(
+        USED_SHARE
+            .of_denied(&limit, s(1), then)
+            .map(|used| used.permits),
         Some(0),
         "of the limiter inside"
     );
@@ -520,6 +771,10 @@ fn a_grant_that_a_composition_rolls_back_starts_no_penalty() {
     assert_eq!(limit.available_at(Timestamp::ZERO), 5);
     // The limiter inside denies itself, though the permit is taken by the same composition.
     let inside = Penalty::new(&gate, SECOND);
-    assert!(AllOf::new((&gate, &inside)).try_acquire_at(Timestamp::ZERO, 1).is_err());
+    assert!(
+        AllOf::new((&gate, &inside))
+            .try_acquire_at(Timestamp::ZERO, 1)
+            .is_err()
+    );
     assert!(inside.is_on_at(Timestamp::ZERO));
 }

@@ -1,5 +1,5 @@
-//! A denial writes nothing: limiters on pages that are made read-only deny a million requests, and answer all questions, without a
-//! fault; a grant faults.
+//! A denial writes nothing: limiters on pages that are made read-only deny a million requests, and
+//! answer all questions, without a fault; a grant faults.
 #![cfg(unix)]
 
 use core::fmt::Debug;
@@ -9,8 +9,8 @@ use core::ptr;
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow,
-    StaleId, Timestamp, TokenBucket, metadata,
+    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate,
+    SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
 };
 
 /// A value on pages of its own, which can be read and not written.
@@ -20,7 +20,8 @@ struct ReadOnly<T> {
 
 impl<T> ReadOnly<T> {
     fn new(value: T) -> Self {
-        // SAFETY: a fresh private mapping, written once as a `T` (pages are aligned to more than any `T` here) before it is protected.
+        // SAFETY: a fresh private mapping, written once as a `T` (pages are aligned to more than
+        // any `T` here) before it is protected.
         unsafe {
             let page = libc::mmap(
                 ptr::null_mut(),
@@ -33,7 +34,10 @@ impl<T> ReadOnly<T> {
             assert_ne!(page, libc::MAP_FAILED);
             let page = page.cast::<T>();
             page.write(value);
-            assert_eq!(libc::mprotect(page.cast(), size_of::<T>(), libc::PROT_READ), 0);
+            assert_eq!(
+                libc::mprotect(page.cast(), size_of::<T>(), libc::PROT_READ),
+                0
+            );
             Self { page }
         }
     }
@@ -72,28 +76,51 @@ impl<T> Drop for ReadOnly<T> {
 
 const DENIALS: u32 = 1_000_000;
 
-/// Denies a million times at `now`, each time asked for the retry; then faults on a grant at `granted`.
-fn denies_without_writing<L: Limiter + Debug>(limiter: L, now: Timestamp, granted: Option<Timestamp>) {
+/// Denies a million times at `now`, each time asked for the retry; then faults on a grant at
+/// `granted`.
+fn denies_without_writing<L: Limiter + Debug>(
+    limiter: L,
+    now: Timestamp,
+    granted: Option<Timestamp>,
+) {
     let limiter = ReadOnly::new(limiter);
-    let denials = if cfg!(debug_assertions) { DENIALS / 10 } else { DENIALS };
+    let denials = if cfg!(debug_assertions) {
+        DENIALS / 10
+    } else {
+        DENIALS
+    };
     for n in 0..denials {
-        let denied = limiter.get().take_at(now, black_box(n & 1)).expect_err("nothing left");
+        let denied = limiter
+            .get()
+            .take_at(now, black_box(n & 1))
+            .expect_err("nothing left");
         black_box(limiter.get().retry(denied));
     }
     let limit = limiter.get();
     let denied = limit.take_at(now, u32::MAX).unwrap_err();
-    black_box((limit.retry(denied), limit.available_at(now), limit.idle_at(now), limit.capacity()));
+    black_box((
+        limit.retry(denied),
+        limit.available_at(now),
+        limit.idle_at(now),
+        limit.capacity(),
+    ));
     black_box(metadata::names(limit, now, Some(denied)).count());
     assert!(!format!("{limit:?}").is_empty());
     if let Some(granted) = granted {
-        assert!(limit.take_at(granted, 0).is_ok(), "a probe writes nothing either");
+        assert!(
+            limit.take_at(granted, 0).is_ok(),
+            "a probe writes nothing either"
+        );
         let signal = limiter.signal_of(|limit| _ = black_box(limit.take_at(granted, 1)));
         assert!(
             matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
             "a grant wrote nothing, so this test shows nothing: {signal:?}"
         );
     }
-    assert_eq!(limiter.signal_of(|limit| _ = black_box(limit.take_at(now, 1))), None);
+    assert_eq!(
+        limiter.signal_of(|limit| _ = black_box(limit.take_at(now, 1))),
+        None
+    );
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -105,7 +132,10 @@ fn a_token_bucket_denies_without_writing() {
     bucket.take_at(at(0), 3).unwrap();
     denies_without_writing(bucket, at(999), Some(at(1_000)));
 
-    let narrow = TokenBucket::builder(Rate::per_second(1), 3).stepwise().build_on::<u32>().unwrap();
+    let narrow = TokenBucket::builder(Rate::per_second(1), 3)
+        .stepwise()
+        .build_on::<u32>()
+        .unwrap();
     narrow.take_at(at(5_000), 3).unwrap();
     // Late as well.
     denies_without_writing(narrow, at(4_000), Some(at(6_000)));
@@ -127,18 +157,26 @@ fn an_adjustable_bucket_denies_without_writing() {
 #[test]
 fn all_of_many_limits_deny_without_writing() {
     let at = Timestamp::from_millis;
-    let (bucket, window) = (TokenBucket::new(Rate::per_second(1), 3), FixedWindow::new(9, SECOND));
+    let (bucket, window) = (
+        TokenBucket::new(Rate::per_second(1), 3),
+        FixedWindow::new(9, SECOND),
+    );
     bucket.take_at(at(0), 3).unwrap();
     let limits = ReadOnly::new((window, bucket));
     let all = AllOf::new(limits.get());
     for _ in 0..DENIALS {
-        let denied = all.try_acquire_at(at(999), 1).expect_err("nothing left in the bucket");
+        let denied = all
+            .try_acquire_at(at(999), 1)
+            .expect_err("nothing left in the bucket");
         assert_eq!(denied.index, 1);
         black_box(all.retry(denied));
     }
     assert_eq!(all.available_at(at(999)), 0);
     let signal = limits.signal_of(|limits| drop(AllOf::new(limits).try_acquire_at(at(1_000), 1)));
-    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
+    assert!(
+        matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
+        "{signal:?}"
+    );
 }
 
 #[test]
@@ -180,7 +218,10 @@ fn a_concurrency_limit_denies_without_writing() {
     let free = ReadOnly::new(Concurrency::<u32>::try_new(3).unwrap());
     assert!(free.get().try_acquire(0).is_ok(), "a probe");
     let signal = free.signal_of(|limit| _ = black_box(limit.take_at(Timestamp::ZERO, 1)));
-    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
+    assert!(
+        matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
+        "{signal:?}"
+    );
 }
 
 #[test]
@@ -191,10 +232,19 @@ fn a_full_pool_and_a_stale_id_write_nothing() {
     let held = [(); 2].map(|()| pool.claim_at(Timestamp::ZERO, 1, None).unwrap());
     let pool = ReadOnly::new(pool);
     for _ in 0..DENIALS {
-        assert_eq!(pool.get().claim_at(Timestamp::ZERO, 1, None), Err(ClaimError::PoolFull { slots: 2 }));
+        assert_eq!(
+            pool.get().claim_at(Timestamp::ZERO, 1, None),
+            Err(ClaimError::PoolFull { slots: 2 })
+        );
         assert_eq!(pool.get().release(black_box(stale)), Err(StaleId));
     }
-    assert_eq!((pool.get().sweep(Timestamp::MAX), pool.get().leases()), (0, 2));
+    assert_eq!(
+        (pool.get().sweep(Timestamp::MAX), pool.get().leases()),
+        (0, 2)
+    );
     let signal = pool.signal_of(|pool| _ = black_box(pool.release(held[0])));
-    assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{signal:?}");
+    assert!(
+        matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
+        "{signal:?}"
+    );
 }

@@ -1,5 +1,6 @@
-//! Giving permits back as not used: worth at most what they were taken from, exact while nobody has built on them, and never so much
-//! that a bound is passed, where a bound counts what was taken and not given back, at the time when it was taken.
+//! Giving permits back as not used: worth at most what they were taken from, exact while nobody has
+//! built on them, and never so much that a bound is passed, where a bound counts what was taken and
+//! not given back, at the time when it was taken.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -25,7 +26,9 @@ const fn at(seconds: u64) -> Timestamp {
 
 /// Ten at once and one a second.
 fn bucket<W: Word>() -> TokenBucket<W> {
-    TokenBucket::builder(Rate::per_second(1), 10).build_on().unwrap()
+    TokenBucket::builder(Rate::per_second(1), 10)
+        .build_on()
+        .unwrap()
 }
 
 /// Ten in each second.
@@ -35,17 +38,25 @@ fn fixed<W: Word>() -> FixedWindow<W> {
 
 /// Ten in each second, which begins with a request.
 fn started<W: Word>() -> FixedWindow<W> {
-    FixedWindow::builder(10, SECOND).started_by_first_request().build_on().unwrap()
+    FixedWindow::builder(10, SECOND)
+        .started_by_first_request()
+        .build_on()
+        .unwrap()
 }
 
 /// Ten in any two segments of a second.
 fn sliding<W: Word>() -> SlidingWindow<3, W> {
-    SlidingWindow::builder(10, 2 * SECOND, 2).build_on().unwrap()
+    SlidingWindow::builder(10, 2 * SECOND, 2)
+        .build_on()
+        .unwrap()
 }
 
 /// Ten in any two seconds.
 fn strict<W: Word>() -> SlidingWindow<3, W> {
-    SlidingWindow::builder(10, 2 * SECOND, 2).strict().build_on().unwrap()
+    SlidingWindow::builder(10, 2 * SECOND, 2)
+        .strict()
+        .build_on()
+        .unwrap()
 }
 
 /// Runs `$check` on a limiter of each kind whose permits come back by time, on both words.
@@ -71,7 +82,11 @@ fn all_that_was_taken_comes_back_at_once_and_not_one_more() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 10).unwrap();
         assert_eq!(lease.refund_at(at(5), 10), Ok(10));
-        assert_eq!((lease.permits(), limit.available_at(at(5))), (0, 10), "{limit:?}");
+        assert_eq!(
+            (lease.permits(), limit.available_at(at(5))),
+            (0, 10),
+            "{limit:?}"
+        );
         assert!(limit.try_acquire_at(at(5), 11).is_err());
         assert!(limit.try_acquire_at(at(5), 10).is_ok());
         assert!(limit.try_acquire_at(at(5), 1).is_err(), "{limit:?}");
@@ -88,13 +103,17 @@ fn what_has_come_back_by_time_does_not_come_back_once_more() {
         assert_eq!(limit.available_at(at(15)), 10);
         assert!(limit.try_acquire_at(at(15), 20).is_err());
         assert!(limit.try_acquire_at(at(15), 10).is_ok());
-        assert!(limit.try_acquire_at(at(15), 10).is_err(), "10 more: {limit:?}");
+        assert!(
+            limit.try_acquire_at(at(15), 10).is_err(),
+            "10 more: {limit:?}"
+        );
         assert!(limit.try_acquire_at(at(15), 1).is_err(), "{limit:?}");
     }
     on_each!(check);
 }
 
-/// Take 10 of 10, wait until they are back, take them again, and only then give back the first ones.
+/// Take 10 of 10, wait until they are back, take them again, and only then give back the first
+/// ones.
 #[test]
 fn what_was_taken_anew_stays_taken_when_the_old_is_given_back() {
     fn check<L: Limiter + Debug>(limit: L) {
@@ -128,7 +147,9 @@ fn an_old_permit_is_worth_nothing_in_a_full_limit() {
 fn an_undo_leaves_the_limit_as_it_was_before_the_take() {
     fn check<L: Limiter + Debug>(limit: L) {
         let later = |limit: &L| -> Vec<u64> {
-            (0..60).map(|step| limit.available_at(Timestamp::from_millis(6_000 + 250 * step))).collect()
+            (0..60)
+                .map(|step| limit.available_at(Timestamp::from_millis(6_000 + 250 * step)))
+                .collect()
         };
         limit.take_at(at(5), 2).unwrap();
         limit.take_at(at(6), 3).unwrap();
@@ -140,7 +161,10 @@ fn an_undo_leaves_the_limit_as_it_was_before_the_take() {
                 for &part in parts {
                     assert_eq!(lease.refund_at(at(then), part), Ok(part));
                 }
-                assert_eq!((later(&limit), format!("{limit:?}")), (before.clone(), state.clone()));
+                assert_eq!(
+                    (later(&limit), format!("{limit:?}")),
+                    (before.clone(), state.clone())
+                );
             }
         }
     }
@@ -152,7 +176,9 @@ fn takes_are_undone_in_reverse() {
     fn check<L: Limiter + Debug>(limit: L) {
         limit.take_at(at(5), 1).unwrap();
         let state = format!("{limit:?}");
-        let mut leases: Vec<_> = (1..=3).map(|n| limit.try_acquire_at(at(5), n).unwrap()).collect();
+        let mut leases: Vec<_> = (1..=3)
+            .map(|n| limit.try_acquire_at(at(5), n).unwrap())
+            .collect();
         assert_eq!(limit.available_at(at(5)), 3);
         while let Some(mut lease) = leases.pop() {
             let n = lease.permits();
@@ -171,7 +197,10 @@ fn tokens_that_others_have_taken_after_come_back_by_time() {
         limit.take_at(at(5), 3).unwrap();
         assert_eq!(lease.refund_at(at(5), 4), Ok(0));
         assert_eq!((lease.permits(), limit.available_at(at(5))), (0, 3));
-        assert_eq!((limit.available_at(at(8)), limit.available_at(at(12))), (6, 10));
+        assert_eq!(
+            (limit.available_at(at(8)), limit.available_at(at(12))),
+            (6, 10)
+        );
     }
     check::<u64>();
     check::<u32>();
@@ -221,11 +250,23 @@ fn a_segment_gets_its_permits_back_until_it_leaves_the_window() {
         let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
         limit.take_at(at(5 + length - 1), 4).unwrap();
         assert_eq!(limit.available_at(at(5 + length - 1)), 0);
-        assert_eq!(lease.refund_at(at(5 + length - 1), 2), Ok(2), "in an old segment, but in the window");
+        assert_eq!(
+            lease.refund_at(at(5 + length - 1), 2),
+            Ok(2),
+            "in an old segment, but in the window"
+        );
         assert_eq!(limit.available_at(at(5 + length - 1)), 2);
-        assert_eq!(limit.available_at(at(5 + length)), 6, "what was given back does not leave once more");
+        assert_eq!(
+            limit.available_at(at(5 + length)),
+            6,
+            "what was given back does not leave once more"
+        );
         limit.take_at(at(5 + length), 1).unwrap();
-        assert_eq!(lease.refund_at(at(5 + length), 2), Ok(0), "its slot is another segment's");
+        assert_eq!(
+            lease.refund_at(at(5 + length), 2),
+            Ok(0),
+            "its slot is another segment's"
+        );
         assert_eq!(limit.available_at(at(5 + length)), 5);
         assert_eq!(limit.available_at(at(50)), 10);
     }
@@ -241,7 +282,10 @@ fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
         limit.take_at(at(6), 1).unwrap();
         // Counts at 6 s.
         let mut late = limit.try_acquire_at(at(5), 4).unwrap();
-        assert_eq!((limit.available_at(at(6)), late.refund_at(at(5), 4)), (5, Ok(4)));
+        assert_eq!(
+            (limit.available_at(at(6)), late.refund_at(at(5), 4)),
+            (5, Ok(4))
+        );
         assert_eq!(limit.available_at(at(6)), 9, "{limit:?}");
         assert!(limit.try_acquire_at(at(6), 10).is_err());
     }
@@ -251,37 +295,60 @@ fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
     check(sliding::<u32>());
 }
 
-/// What is left of a window whose only permits are given back is none: the next request starts one, also within the same tick.
+/// What is left of a window whose only permits are given back is none: the next request starts one,
+/// also within the same tick.
 #[test]
 fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
     fn check<W: Word>(tick: Option<Duration>) {
         let new = || {
             let settings = FixedWindow::builder(10, SECOND).started_by_first_request();
-            let settings = if let Some(tick) = tick { settings.tick(tick) } else { settings };
+            let settings = if let Some(tick) = tick {
+                settings.tick(tick)
+            } else {
+                settings
+            };
             settings.build_on::<W>().unwrap()
         };
         let micros = Timestamp::from_micros;
-        for (first, next) in
-            [(400, 400), (400, 500), (400, 1_000), (0, 0), (0, 1), (0, 300_000), (700, 999_999)]
-        {
+        for (first, next) in [
+            (400, 400),
+            (400, 500),
+            (400, 1_000),
+            (0, 0),
+            (0, 1),
+            (0, 300_000),
+            (700, 999_999),
+        ] {
             let (first, next) = (micros(5_000_000 + first), micros(5_000_000 + next));
             let (limit, twin) = (new(), new());
             for window in [&limit, &twin] {
                 window.take_at(at(2), 7).unwrap();
             }
-            let mut leases =
-                [limit.try_acquire_at(first, 2).unwrap(), limit.try_acquire_at(first, 3).unwrap()];
-            assert_eq!((leases[0].refund_at(first, 2), leases[1].refund_at(next, 3)), (Ok(2), Ok(3)));
+            let mut leases = [
+                limit.try_acquire_at(first, 2).unwrap(),
+                limit.try_acquire_at(first, 3).unwrap(),
+            ];
+            assert_eq!(
+                (leases[0].refund_at(first, 2), leases[1].refund_at(next, 3)),
+                (Ok(2), Ok(3))
+            );
             assert_eq!(limit.available_at(next), 10);
             for window in [&limit, &twin] {
                 window.take_at(next, 10).unwrap();
             }
-            let retries = [&limit, &twin].map(|window| window.retry(window.take_at(next, 1).unwrap_err()));
-            let [Retry::At(end), Retry::At(expected)] = retries else { panic!("a window ends") };
-            // Where the start is rounded up, it may go on as the window that was not started would have: a tick shorter.
-            let early =
-                end.saturating_add(limit.tick()) == expected && limit.tick() > Duration::from_nanos(1);
-            assert!(end == expected || early, "first at {first} and then at {next}, {tick:?}");
+            let retries =
+                [&limit, &twin].map(|window| window.retry(window.take_at(next, 1).unwrap_err()));
+            let [Retry::At(end), Retry::At(expected)] = retries else {
+                panic!("a window ends")
+            };
+            // Where the start is rounded up, it may go on as the window that was not started would
+            // have: a tick shorter.
+            let early = end.saturating_add(limit.tick()) == expected
+                && limit.tick() > Duration::from_nanos(1);
+            assert!(
+                end == expected || early,
+                "first at {first} and then at {next}, {tick:?}"
+            );
         }
     }
     for tick in [None, Some(Duration::from_millis(1)), Some(SECOND)] {
@@ -290,7 +357,8 @@ fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
     }
 }
 
-/// Each is followed by requests that would be in it, and so may not find room that no window counts.
+/// Each is followed by requests that would be in it, and so may not find room that no window
+/// counts.
 #[test]
 fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
     fn check<W: Word>(tick: Duration, step: u64, late: u64) {
@@ -299,14 +367,20 @@ fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
         let mut taken = 0;
         for turn in 0..8 {
             let now = Timestamp::from_micros(5_000_400 + turn * step);
-            let _ = limit.try_acquire_at(now, 1).map(|mut lease| lease.refund_at(now, 1));
+            let _ = limit
+                .try_acquire_at(now, 1)
+                .map(|mut lease| lease.refund_at(now, 1));
             let then = Timestamp::from_micros(5_000_500 + turn * step - late);
             taken += limit.try_acquire_at(then, 10).map_or(0, Lease::forget);
         }
         assert!(taken <= 20, "{taken} of 20 in {} us: {limit:?}", 8 * step);
         assert!(taken >= 10 || late > 0, "who is not late finds it new");
     }
-    for tick in [Duration::from_micros(1), Duration::from_micros(100), Duration::from_millis(1)] {
+    for tick in [
+        Duration::from_micros(1),
+        Duration::from_micros(100),
+        Duration::from_millis(1),
+    ] {
         for step in [100, 1_000, 10_000, 120_000] {
             for late in [0, 50, 100, 101, 500, 1_000, 50_000, 900_000] {
                 check::<u64>(tick, step, late);
@@ -324,13 +398,19 @@ fn more_than_a_lease_holds_is_not_given_back() {
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         let state = format!("{limit:?}");
         assert_eq!(lease.refund_at(at(5), 5), Err(TooFewHeld { held: 4 }));
-        assert_eq!(lease.refund_at(at(5), u32::MAX), Err(TooFewHeld { held: 4 }));
+        assert_eq!(
+            lease.refund_at(at(5), u32::MAX),
+            Err(TooFewHeld { held: 4 })
+        );
         assert_eq!((lease.permits(), format!("{limit:?}")), (4, state));
         assert_eq!(lease.refund_at(at(5), 3), Ok(3));
         assert_eq!(lease.refund_at(at(5), 2), Err(TooFewHeld { held: 1 }));
         lease.release(1).unwrap();
         assert_eq!(lease.refund_at(at(5), 1), Err(TooFewHeld { held: 0 }));
-        assert_eq!((lease.refund_at(at(5), 0), limit.available_at(at(5))), (Ok(0), 9));
+        assert_eq!(
+            (lease.refund_at(at(5), 0), limit.available_at(at(5))),
+            (Ok(0), 9)
+        );
     }
     on_each!(check);
 }
@@ -369,7 +449,10 @@ fn the_parts_of_a_split_lease_give_back_what_they_say() {
         let mut back = u64::from(part.refund_at(at(5), 3).unwrap());
         assert_eq!(limit.available_at(at(5)), 1 + back);
         back += u64::from(lease.refund_at(at(5), 5).unwrap());
-        assert_eq!((part.permits(), lease.permits(), limit.available_at(at(5))), (1, 0, 1 + back));
+        assert_eq!(
+            (part.permits(), lease.permits(), limit.available_at(at(5))),
+            (1, 0, 1 + back)
+        );
         back += u64::from(part.refund_at(at(5), 1).unwrap());
         assert_eq!(limit.available_at(at(5)), 1 + back);
         assert!(limit.try_acquire_at(at(5), 2 + back as u32).is_err());
@@ -377,7 +460,8 @@ fn the_parts_of_a_split_lease_give_back_what_they_say() {
     on_each!(check);
 }
 
-/// Of a split lease one part keeps the note of the grant: the part that is left, unless nothing is left.
+/// Of a split lease one part keeps the note of the grant: the part that is left, unless nothing is
+/// left.
 #[test]
 fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
     fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
@@ -392,12 +476,19 @@ fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
                 (part.refund_at(at(5), 4), of_lease)
             };
             assert_eq!((of_part, of_lease), (Ok(0), Ok(5)), "{limit:?}");
-            assert_eq!((limit.available_at(at(5)), limit.available_at(at(50))), (6, 10));
+            assert_eq!(
+                (limit.available_at(at(5)), limit.available_at(at(50))),
+                (6, 10)
+            );
 
             let limit = new();
             let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
             let mut all = lease.split(9).unwrap();
-            assert_eq!((lease.refund_at(at(5), 0), all.refund_at(at(5), 9)), (Ok(0), Ok(9)), "{limit:?}");
+            assert_eq!(
+                (lease.refund_at(at(5), 0), all.refund_at(at(5), 9)),
+                (Ok(0), Ok(9)),
+                "{limit:?}"
+            );
             assert_eq!(limit.available_at(at(5)), 10);
         }
     }
@@ -413,7 +504,8 @@ fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
     check(strict::<u32>);
 }
 
-/// The word that a part's refund leaves may be, by chance, the one that a later take leaves: the other part must not undo that.
+/// The word that a part's refund leaves may be, by chance, the one that a later take leaves: the
+/// other part must not undo that.
 #[test]
 fn no_part_of_a_split_lease_undoes_a_later_take_that_leaves_the_same_word() {
     fn check<W: Word>() {
@@ -460,26 +552,42 @@ fn permits_of_another_grant_that_were_merged_come_back_by_time() {
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         lease.merge(older).unwrap();
         assert_eq!(lease.permits(), 6);
-        assert_eq!(lease.refund_at(at(5), 6), Ok(4), "its own, as nobody has taken since");
-        assert_eq!((limit.available_at(at(5)), limit.available_at(at(7))), (8, 10));
+        assert_eq!(
+            lease.refund_at(at(5), 6),
+            Ok(4),
+            "its own, as nobody has taken since"
+        );
+        assert_eq!(
+            (limit.available_at(at(5)), limit.available_at(at(7))),
+            (8, 10)
+        );
 
         // Two grants in one window have come from the same place.
         let limit = fixed::<W>();
         let mut lease = limit.try_acquire_at(at(5), 2).unwrap();
-        lease.merge(limit.try_acquire_at(at(5), 4).unwrap()).unwrap();
-        assert_eq!((lease.refund_at(at(5), 6), limit.available_at(at(5))), (Ok(6), 10));
+        lease
+            .merge(limit.try_acquire_at(at(5), 4).unwrap())
+            .unwrap();
+        assert_eq!(
+            (lease.refund_at(at(5), 6), limit.available_at(at(5))),
+            (Ok(6), 10)
+        );
 
         // And two windows have not.
         let mut lease = limit.try_acquire_at(at(6), 2).unwrap();
         let newer = limit.try_acquire_at(at(7), 4).unwrap();
         lease.merge(newer).unwrap();
-        assert_eq!((lease.refund_at(at(7), 6), limit.available_at(at(7))), (Ok(0), 6));
+        assert_eq!(
+            (lease.refund_at(at(7), 6), limit.available_at(at(7))),
+            (Ok(0), 6)
+        );
     }
     check::<u64>();
     check::<u32>();
 }
 
-/// A lease that took 4, after another one took 2: what comes back at once is the 4, however the two are mixed.
+/// A lease that took 4, after another one took 2: what comes back at once is the 4, however the two
+/// are mixed.
 #[test]
 fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
     fn mixed<W: Word>(limit: &TokenBucket<W>) -> Lease<&TokenBucket<W>> {
@@ -491,19 +599,29 @@ fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
     fn check<W: Word>() {
         let limit = bucket::<W>();
         let mut lease = mixed(&limit);
-        assert_eq!((lease.refund_at(at(5), 3), lease.refund_at(at(5), 3)), (Ok(3), Ok(1)));
+        assert_eq!(
+            (lease.refund_at(at(5), 3), lease.refund_at(at(5), 3)),
+            (Ok(3), Ok(1))
+        );
 
         let limit = bucket::<W>();
         let mut lease = mixed(&limit);
         let mut part = lease.split(4).unwrap();
-        assert_eq!((lease.refund_at(at(5), 2), part.refund_at(at(5), 4)), (Ok(2), Ok(0)));
+        assert_eq!(
+            (lease.refund_at(at(5), 2), part.refund_at(at(5), 4)),
+            (Ok(2), Ok(0))
+        );
 
         let limit = bucket::<W>();
         let older = limit.try_acquire_at(at(5), 2).unwrap();
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         lease.release(4).unwrap();
         lease.merge(older).unwrap();
-        assert_eq!(lease.refund_at(at(5), 2), Ok(0), "its own have been released");
+        assert_eq!(
+            lease.refund_at(at(5), 2),
+            Ok(0),
+            "its own have been released"
+        );
         assert_eq!(limit.available_at(at(5)), 4);
     }
     check::<u64>();
@@ -532,7 +650,10 @@ fn a_concurrency_permit_that_is_given_back_is_released() {
 #[test]
 fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
     fn check<W: Word>(seed: u64) {
-        let mut draws = Draws::Seeded { state: seed, steps: 300 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 300,
+        };
         let limit = Concurrency::<W>::try_new(20).unwrap();
         let counted = Counted::new(&limit);
         // And how many of its permits each has a note for.
@@ -573,8 +694,14 @@ fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
                 }
                 _ => {}
             }
-            let held: u64 = leases.iter().map(|(lease, _)| u64::from(lease.permits())).sum();
-            assert_eq!((u64::from(limit.in_use()), counted.counts().held), (held, held));
+            let held: u64 = leases
+                .iter()
+                .map(|(lease, _)| u64::from(lease.permits()))
+                .sum();
+            assert_eq!(
+                (u64::from(limit.in_use()), counted.counts().held),
+                (held, held)
+            );
         }
         drop(leases);
         assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
@@ -618,7 +745,8 @@ fn a_limiter_that_says_nothing_of_refunds_releases_and_promises_nothing() {
     assert_eq!(limit.0.in_use(), 0);
 }
 
-/// A lease that was merged from two grants, of a limiter that panics when a grant is to be taken back.
+/// A lease that was merged from two grants, of a limiter that panics when a grant is to be taken
+/// back.
 #[test]
 fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
     struct Odd {
@@ -646,10 +774,16 @@ fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
         }
     }
     for n in 0..=5 {
-        let odd = Odd { limit: Concurrency::new(5), takes: Cell::new(0) };
+        let odd = Odd {
+            limit: Concurrency::new(5),
+            takes: Cell::new(0),
+        };
         let mut lease = odd.try_acquire_at(at(5), 2).unwrap();
         lease.merge(odd.try_acquire_at(at(5), 3).unwrap()).unwrap();
-        assert_eq!(catch_unwind(AssertUnwindSafe(|| lease.refund_at(at(5), n))).is_err(), n > 0);
+        assert_eq!(
+            catch_unwind(AssertUnwindSafe(|| lease.refund_at(at(5), n))).is_err(),
+            n > 0
+        );
         assert_eq!((lease.permits(), odd.limit.in_use()), (5 - n, 5 - n));
         drop(lease);
         assert_eq!(odd.limit.in_use(), 0);
@@ -666,12 +800,19 @@ fn racing_refunds_bring_back_exactly_what_they_say() {
             let now = at(100 * round);
             assert_eq!(limit.available_at(now), 10, "as new, whatever came before");
             let net = |seed: u64| {
-                let mut draws = Draws::Seeded { state: seed, steps: 0 };
+                let mut draws = Draws::Seeded {
+                    state: seed,
+                    steps: 0,
+                };
                 let mut leases = Vec::new();
                 let mut net = 0;
                 for _ in 0..100 {
                     let n = draws.within(1, 4) as u32;
-                    leases.extend(limit.try_acquire_at(now, n).inspect(|_| net += u64::from(n)));
+                    leases.extend(
+                        limit
+                            .try_acquire_at(now, n)
+                            .inspect(|_| net += u64::from(n)),
+                    );
                     if !leases.is_empty() && draws.once_in(2) {
                         let mut lease: Lease<&L> =
                             leases.swap_remove(draws.below(leases.len() as u64) as usize);
@@ -683,9 +824,13 @@ fn racing_refunds_bring_back_exactly_what_they_say() {
             };
             let net: u64 = std::thread::scope(|scope| {
                 let net = &net;
-                let threads: Vec<_> =
-                    (0..3).map(|thread| scope.spawn(move || net(3 * round + thread))).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+                let threads: Vec<_> = (0..3)
+                    .map(|thread| scope.spawn(move || net(3 * round + thread)))
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .sum()
             });
             assert!(net <= 10, "{net} of 10: {limit:?}");
             assert_eq!(limit.available_at(now), 10 - net, "{limit:?}");
@@ -696,19 +841,23 @@ fn racing_refunds_bring_back_exactly_what_they_say() {
 
 // Bounds, by brute force.
 
-/// Permits that were granted, less those that were given back, at the later of the request's `now` and the newest one before.
+/// Permits that were granted, less those that were given back, at the later of the request's `now`
+/// and the newest one before.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     at: u64,
-    /// The same, but of the newest one before that was not all given back: an exact undo leaves no trace, also of its `now`.
+    /// The same, but of the newest one before that was not all given back: an exact undo leaves no
+    /// trace, also of its `now`.
     standing: u64,
     net: u64,
 }
 
-/// What a limiter promises of a list of admissions, the last of which is the newest; and what a refund must return.
+/// What a limiter promises of a list of admissions, the last of which is the newest; and what a
+/// refund must return.
 trait Promise {
     fn holds(&self, admissions: &[Admission]) -> bool;
-    /// How many of `n` permits come back, of the grant at `at`, if the newest was at `newest`; `None` if that is no matter of time.
+    /// How many of `n` permits come back, of the grant at `at`, if the newest was at `newest`;
+    /// `None` if that is no matter of time.
     fn refund(&self, at: u64, newest: u64, n: u32) -> Option<u32>;
 }
 
@@ -723,14 +872,18 @@ struct BucketPromise {
 impl Promise for BucketPromise {
     fn holds(&self, admissions: &[Admission]) -> bool {
         let rounded = |at: u64| u128::from(at / self.tick * self.tick);
-        let mut standing: Vec<&Admission> = admissions.iter().filter(|admission| admission.net > 0).collect();
+        let mut standing: Vec<&Admission> = admissions
+            .iter()
+            .filter(|admission| admission.net > 0)
+            .collect();
         standing.sort_by_key(|admission| admission.standing);
         let newest = standing.last().map_or(0, |last| rounded(last.standing));
         let mut net = 0;
         standing.iter().rev().all(|admission| {
             net += u128::from(admission.net);
             let refill = (newest - rounded(admission.standing)) * u128::from(self.permits);
-            net * u128::from(self.period) <= u128::from(self.burst) * u128::from(self.period) + refill
+            net * u128::from(self.period)
+                <= u128::from(self.burst) * u128::from(self.period) + refill
         })
     }
     fn refund(&self, _: u64, _: u64, _: u32) -> Option<u32> {
@@ -761,10 +914,19 @@ impl Promise for SegmentPromise {
             self.segment(newest) - self.segment(admission.at) < self.together
                 || self.in_any_span && newest - admission.at <= self.window
         };
-        admissions.iter().filter(in_window).map(|admission| admission.net).sum::<u64>() <= self.limit
+        admissions
+            .iter()
+            .filter(in_window)
+            .map(|admission| admission.net)
+            .sum::<u64>()
+            <= self.limit
     }
     fn refund(&self, at: u64, newest: u64, n: u32) -> Option<u32> {
-        Some(if self.segment(newest) - self.segment(at) < self.together { n } else { 0 })
+        Some(if self.segment(newest) - self.segment(at) < self.together {
+            n
+        } else {
+            0
+        })
     }
 }
 
@@ -778,7 +940,12 @@ impl Promise for StartedPromise {
     fn holds(&self, admissions: &[Admission]) -> bool {
         let newest = admissions.last().map_or(0, |last| last.at);
         let in_window = |admission: &&Admission| newest - admission.at < self.window;
-        admissions.iter().filter(in_window).map(|admission| admission.net).sum::<u64>() <= 2 * self.limit
+        admissions
+            .iter()
+            .filter(in_window)
+            .map(|admission| admission.net)
+            .sum::<u64>()
+            <= 2 * self.limit
     }
     fn refund(&self, _: u64, _: u64, _: u32) -> Option<u32> {
         None
@@ -797,8 +964,8 @@ struct Tally {
     worthless: u64,
 }
 
-/// Takes, gives back in part, and moves on in time, at random; after each grant, the promise is checked on every span that
-/// ends with it.
+/// Takes, gives back in part, and moves on in time, at random; after each grant, the promise is
+/// checked on every span that ends with it.
 fn trace<L, P>(limit: &L, promise: &P, draws: &mut Draws<'_>, tally: &mut Tally)
 where
     L: Limiter + Debug,
@@ -812,17 +979,28 @@ where
     let mut leases: Vec<(usize, u32, Lease<&L>)> = Vec::new();
     while draws.another_step() {
         let n = draws.within(1, capacity) as u32;
-        let n =
-            draws.one_of(&[n, 1, 2, capacity as u32, limit.available_at(Timestamp::from_nanos(now)) as u32]);
+        let n = draws.one_of(&[
+            n,
+            1,
+            2,
+            capacity as u32,
+            limit.available_at(Timestamp::from_nanos(now)) as u32,
+        ]);
         match limit.try_acquire_at(Timestamp::from_nanos(now), n.max(1)) {
             Ok(lease) => {
                 tally.granted += 1;
                 tally.late += u64::from(now < newest);
                 newest = newest.max(now);
-                let standing =
-                    admissions.iter().filter(|before| before.net > 0).map(|before| before.standing);
+                let standing = admissions
+                    .iter()
+                    .filter(|before| before.net > 0)
+                    .map(|before| before.standing);
                 let standing = standing.max().map_or(now, |before| before.max(now));
-                admissions.push(Admission { at: newest, standing, net: lease.permits().into() });
+                admissions.push(Admission {
+                    at: newest,
+                    standing,
+                    net: lease.permits().into(),
+                });
                 assert!(promise.holds(&admissions), "{admissions:?}\n{limit:?}");
                 leases.push((admissions.len() - 1, lease.permits(), lease));
             }
@@ -830,7 +1008,10 @@ where
                 tally.denied += 1;
                 if let Retry::At(at) = limit.retry(denied) {
                     let early = Timestamp::from_nanos(at.as_nanos() - 1);
-                    assert!(limit.peek_at(at, n.max(1)).is_ok() && limit.peek_at(early, n.max(1)).is_err());
+                    assert!(
+                        limit.peek_at(at, n.max(1)).is_ok()
+                            && limit.peek_at(early, n.max(1)).is_err()
+                    );
                 }
             }
         }
@@ -840,25 +1021,42 @@ where
             let pick = leases.len() - 1 - back;
             let (admission, noted, lease) = &mut leases[pick];
             if splits && draws.once_in(3) && lease.permits() > 1 {
-                let part = lease.split(draws.within(1, u64::from(lease.permits()) - 1) as u32).unwrap();
+                let part = lease
+                    .split(draws.within(1, u64::from(lease.permits()) - 1) as u32)
+                    .unwrap();
                 *noted = lease.permits().min(*noted);
                 let of = *admission;
                 leases.push((of, 0, part));
             } else {
-                let n = draws.one_of(&[lease.permits(), lease.permits(), lease.permits().div_ceil(2)]);
+                let n = draws.one_of(&[
+                    lease.permits(),
+                    lease.permits(),
+                    lease.permits().div_ceil(2),
+                ]);
                 let at = admissions[*admission].at;
                 let worth = n.min(*noted);
                 *noted -= worth;
                 let expected = promise.refund(at, newest, worth);
                 // What is given back to a bucket later than anything was taken is settled then.
-                let seen = Timestamp::from_nanos(if expected.is_some() { newest } else { newest.max(now) });
+                let seen = Timestamp::from_nanos(if expected.is_some() {
+                    newest
+                } else {
+                    newest.max(now)
+                });
                 let before = limit.available_at(seen);
                 let refunded = lease.refund_at(Timestamp::from_nanos(now), n).unwrap();
                 let after = limit.available_at(seen);
                 assert!(refunded == worth || refunded == 0, "all or none of {worth}");
-                assert_eq!(after, capacity.min(before + u64::from(refunded)), "{n} of {before}: {limit:?}");
+                assert_eq!(
+                    after,
+                    capacity.min(before + u64::from(refunded)),
+                    "{n} of {before}: {limit:?}"
+                );
                 if let Some(expected) = expected {
-                    assert_eq!(refunded, expected, "taken at {at}, and the newest at {newest}: {limit:?}");
+                    assert_eq!(
+                        refunded, expected,
+                        "taken at {at}, and the newest at {newest}: {limit:?}"
+                    );
                 }
                 if *admission == admissions.len() - 1 {
                     assert_eq!(refunded, worth, "nobody has taken since: {limit:?}");
@@ -883,7 +1081,10 @@ where
 }
 
 fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
-    let mut draws = Draws::Seeded { state: seed, steps: 80 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 80,
+    };
     let draws = &mut draws;
     let limit = draws.within(1, 20);
     let nanos = draws.one_of(&[100_000_000, 700_000_000, 1_000_000_000, 1_300_000_007]);
@@ -892,25 +1093,53 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
         0 => {
             let permits = draws.within(1, 10);
             let builder = TokenBucket::builder(Rate::new(permits as u32, window), limit);
-            let builder = if draws.once_in(4) { builder.stepwise() } else { builder };
+            let builder = if draws.once_in(4) {
+                builder.stepwise()
+            } else {
+                builder
+            };
             // Not every rate fits 32 bits.
-            let Ok(bucket) = builder.build_on::<W>() else { return };
+            let Ok(bucket) = builder.build_on::<W>() else {
+                return;
+            };
             let tick = bucket.tick().as_nanos() as u64;
-            let promise = BucketPromise { burst: limit, permits, period: nanos, tick };
+            let promise = BucketPromise {
+                burst: limit,
+                permits,
+                period: nanos,
+                tick,
+            };
             trace(&bucket, &promise, draws, &mut tally[0]);
         }
         1 => {
             let fixed = FixedWindow::builder(limit, window).build_on::<W>().unwrap();
-            let promise =
-                SegmentPromise { limit, window: nanos, segments: 1, together: 1, in_any_span: false };
+            let promise = SegmentPromise {
+                limit,
+                window: nanos,
+                segments: 1,
+                together: 1,
+                in_any_span: false,
+            };
             trace(&fixed, &promise, draws, &mut tally[1]);
         }
         2 => {
             let fixed = FixedWindow::builder(limit, window).started_by_first_request();
             let tick = Duration::from_nanos(nanos / draws.one_of(&[1, 3, 10, 1_000]));
-            let fixed = if draws.once_in(2) { fixed.tick(tick) } else { fixed };
+            let fixed = if draws.once_in(2) {
+                fixed.tick(tick)
+            } else {
+                fixed
+            };
             let fixed = fixed.build_on::<W>().unwrap();
-            trace(&fixed, &StartedPromise { limit, window: nanos }, draws, &mut tally[2]);
+            trace(
+                &fixed,
+                &StartedPromise {
+                    limit,
+                    window: nanos,
+                },
+                draws,
+                &mut tally[2],
+            );
         }
         kind => {
             let strict = kind == 4;
@@ -919,7 +1148,13 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
             let builder = if strict { builder.strict() } else { builder };
             let sliding = builder.build_on::<W>().unwrap();
             let together = segments + u64::from(strict);
-            let promise = SegmentPromise { limit, window: nanos, segments, together, in_any_span: strict };
+            let promise = SegmentPromise {
+                limit,
+                window: nanos,
+                segments,
+                together,
+                in_any_span: strict,
+            };
             trace(&sliding, &promise, draws, &mut tally[kind as usize]);
         }
     }
@@ -928,14 +1163,29 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
 #[test]
 fn no_refund_lets_a_bound_be_passed() {
     let mut tallies = [Tally::default(); 5];
-    let seeds = if cfg!(debug_assertions) { 5_000 } else { 40_000 };
+    let seeds = if cfg!(debug_assertions) {
+        5_000
+    } else {
+        40_000
+    };
     for seed in 0..seeds {
         check::<u64>(seed, &mut tallies);
         check::<u32>(seed, &mut tallies);
     }
     for tally in tallies {
         println!("{tally:?}");
-        let Tally { granted, denied, late, refunded, worthless } = tally;
-        assert!([granted, denied, late, refunded, worthless].iter().all(|&count| count > 500), "{tally:?}");
+        let Tally {
+            granted,
+            denied,
+            late,
+            refunded,
+            worthless,
+        } = tally;
+        assert!(
+            [granted, denied, late, refunded, worthless]
+                .iter()
+                .all(|&count| count > 500),
+            "{tally:?}"
+        );
     }
 }

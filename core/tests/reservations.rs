@@ -1,5 +1,6 @@
-//! Reservations, cancelled or acted on, beside takes that are given back in whole or in part, and late times: no span holds more permits than
-//! the burst and what comes in, where each permit that was not given back counts at the instant at which it may act.
+//! Reservations, cancelled or acted on, beside takes that are given back in whole or in part, and
+//! late times: no span holds more permits than the burst and what comes in, where each permit that
+//! was not given back counts at the instant at which it may act.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -48,12 +49,22 @@ impl Scene {
 
     /// One permit every `grain`.
     fn simple(burst: u32, debt: u32, grain: u64) -> Self {
-        Self { burst, debt, permits: 1, period: grain, grain, coarse: true, forces: false }
+        Self {
+            burst,
+            debt,
+            permits: 1,
+            period: grain,
+            grain,
+            coarse: true,
+            forces: false,
+        }
     }
 
     /// In which so many permits come in, rounded up to whole grains.
     fn time_for(&self, permits: u32) -> u64 {
-        (u64::from(permits) * self.period).div_ceil(u64::from(self.permits)).next_multiple_of(self.grain)
+        (u64::from(permits) * self.period)
+            .div_ceil(u64::from(self.permits))
+            .next_multiple_of(self.grain)
     }
 }
 
@@ -111,7 +122,16 @@ struct Trace<'a, W: Word> {
 impl<'a, W: Word> Trace<'a, W> {
     fn new(scene: Scene, bucket: &'a AdjustableBucket<W>, tally: &'a mut Tally) -> Self {
         let (admissions, held) = (Vec::new(), Vec::new());
-        Self { scene, bucket, admissions, held, written: 0, given_back: 0, void: 0, tally }
+        Self {
+            scene,
+            bucket,
+            admissions,
+            held,
+            written: 0,
+            given_back: 0,
+            void: 0,
+            tally,
+        }
     }
 
     fn available(&self, at: u64) -> u64 {
@@ -120,11 +140,23 @@ impl<'a, W: Word> Trace<'a, W> {
 
     /// Every span from one admission to another.
     fn bound_holds(&self) -> bool {
-        let Scene { burst, debt, permits, period, forces, .. } = self.scene;
+        let Scene {
+            burst,
+            debt,
+            permits,
+            period,
+            forces,
+            ..
+        } = self.scene;
         let burst = u128::from(burst) + if forces { debt.into() } else { 0 };
         let within = |at: fn(&Admission) -> u64| {
             let mut kept: Vec<(u64, u128)> = Vec::with_capacity(self.admissions.len());
-            kept.extend(self.admissions.iter().filter(|a| a.kept > 0).map(|a| (at(a), u128::from(a.kept))));
+            kept.extend(
+                self.admissions
+                    .iter()
+                    .filter(|a| a.kept > 0)
+                    .map(|a| (at(a), u128::from(a.kept))),
+            );
             kept.sort_unstable();
             (0..kept.len()).all(|first| {
                 let mut sum = 0;
@@ -143,10 +175,25 @@ impl<'a, W: Word> Trace<'a, W> {
         self.tally.late += u64::from(now < self.written);
         self.written = self.written.max(now);
         // What was given back is as if it had never been written.
-        let before = self.admissions.iter().filter(|before| before.kept > 0).map(|before| before.now).max();
-        let law = if due > now { due } else { before.unwrap_or(0).max(now) };
-        self.admissions.push(Admission { own: due, law, now, kept: n });
-        self.held.extend(held.map(|held| (self.admissions.len() - 1, held)));
+        let before = self
+            .admissions
+            .iter()
+            .filter(|before| before.kept > 0)
+            .map(|before| before.now)
+            .max();
+        let law = if due > now {
+            due
+        } else {
+            before.unwrap_or(0).max(now)
+        };
+        self.admissions.push(Admission {
+            own: due,
+            law,
+            now,
+            kept: n,
+        });
+        self.held
+            .extend(held.map(|held| (self.admissions.len() - 1, held)));
         assert!(
             self.bound_holds(),
             "{n} at {now}: {:?}\n{:?}\n{:?}",
@@ -169,7 +216,10 @@ impl<'a, W: Word> Trace<'a, W> {
                 self.tally.denied += 1;
                 if let Retry::At(at) = denied.retry(self.bucket) {
                     let early = at.as_nanos() - 1;
-                    assert!(self.available(at.as_nanos()) >= n.into() && self.available(early) < n.into());
+                    assert!(
+                        self.available(at.as_nanos()) >= n.into()
+                            && self.available(early) < n.into()
+                    );
                 }
             }
         }
@@ -192,11 +242,24 @@ impl<'a, W: Word> Trace<'a, W> {
         if u64::from(n) > self.bucket.burst() {
             return None;
         }
-        match (Denied::Exhausted { now: nanos(now), permits: n }).retry(self.bucket) {
+        match (Denied::Exhausted {
+            now: nanos(now),
+            permits: n,
+        })
+        .retry(self.bucket)
+        {
             Retry::At(at) => {
                 let at = at.as_nanos();
-                assert!(self.available(at) >= n.into(), "{n} by {at}: {:?}", self.bucket);
-                assert!(at == now || self.available(at - 1) < n.into(), "{n} by {at}: {:?}", self.bucket);
+                assert!(
+                    self.available(at) >= n.into(),
+                    "{n} by {at}: {:?}",
+                    self.bucket
+                );
+                assert!(
+                    at == now || self.available(at - 1) < n.into(),
+                    "{n} by {at}: {:?}",
+                    self.bucket
+                );
                 Some(at)
             }
             _ => None,
@@ -207,15 +270,26 @@ impl<'a, W: Word> Trace<'a, W> {
         self.tally.operations += 1;
         let due = self.suffices(now, n);
         // Whether `n` less the declared debt are there at `now`.
-        let (owed, each) = (u64::from(self.scene.debt) * self.scene.period, u64::from(self.scene.permits));
+        let (owed, each) = (
+            u64::from(self.scene.debt) * self.scene.period,
+            u64::from(self.scene.permits),
+        );
         let fits = owed
             .is_multiple_of(each * self.scene.grain)
             .then(|| self.available(now + owed / each) >= n.into());
         let before = format!("{:?}", self.bucket);
-        match self.bucket.reserve_at(nanos(now), n, Duration::from_nanos(wait)) {
+        match self
+            .bucket
+            .reserve_at(nanos(now), n, Duration::from_nanos(wait))
+        {
             Ok(reserved) => {
                 let at = reserved.due().as_nanos();
-                assert_eq!((Some(at), reserved.permits()), (due, n), "{:?}", self.bucket);
+                assert_eq!(
+                    (Some(at), reserved.permits()),
+                    (due, n),
+                    "{:?}",
+                    self.bucket
+                );
                 assert!(at - now <= wait && fits != Some(false));
                 self.tally.waits += u64::from(at > now);
                 self.admit(now, at, n, Some(Held::Reserved(reserved)));
@@ -223,9 +297,16 @@ impl<'a, W: Word> Trace<'a, W> {
             Err(denied) => {
                 self.tally.refused += 1;
                 assert_eq!(format!("{:?}", self.bucket), before, "a refusal wrote");
-                assert_eq!(matches!(denied, Denied::ExceedsCapacity { .. }), n > self.scene.burst);
+                assert_eq!(
+                    matches!(denied, Denied::ExceedsCapacity { .. }),
+                    n > self.scene.burst
+                );
                 let long = due.is_none_or(|due| due - now > wait);
-                assert!(long || fits != Some(true), "{n} at {now}, due {due:?}: {:?}", self.bucket);
+                assert!(
+                    long || fits != Some(true),
+                    "{n} at {now}, due {due:?}: {:?}",
+                    self.bucket
+                );
             }
         }
     }
@@ -243,8 +324,15 @@ impl<'a, W: Word> Trace<'a, W> {
             && nanos(now) > reserved.due()
         {
             // It may have been acted on, and counts as that.
-            let Held::Reserved(reserved) = held else { return };
-            assert_eq!(reserved.cancel_at(nanos(now)), 0, "past its due: {:?}", self.bucket);
+            let Held::Reserved(reserved) = held else {
+                return;
+            };
+            assert_eq!(
+                reserved.cancel_at(nanos(now)),
+                0,
+                "past its due: {:?}",
+                self.bucket
+            );
             assert_eq!(probes.map(|at| self.available(at)), before);
             self.tally.nothing += 1;
             return;
@@ -263,7 +351,11 @@ impl<'a, W: Word> Trace<'a, W> {
         self.given_back = self.given_back.max(now);
         self.admissions[of].kept -= n;
         assert!(worth <= n);
-        assert!(!is_last || is_void || worth == n, "nobody has taken since: {:?}", self.bucket);
+        assert!(
+            !is_last || is_void || worth == n,
+            "nobody has taken since: {:?}",
+            self.bucket
+        );
         match worth {
             0 => self.tally.nothing += 1,
             _ if worth == n => self.tally.whole += 1,
@@ -282,15 +374,29 @@ impl<'a, W: Word> Trace<'a, W> {
 
     /// Nothing is lost for ever.
     fn ends_full(self) {
-        let last = self.admissions.iter().map(|admission| admission.law).max().unwrap_or(0);
-        let later = last.max(self.given_back) + self.scene.time_for(self.scene.burst + self.scene.debt);
-        assert_eq!(self.available(later), self.scene.burst.into(), "{:?}", self.bucket);
+        let last = self
+            .admissions
+            .iter()
+            .map(|admission| admission.law)
+            .max()
+            .unwrap_or(0);
+        let later =
+            last.max(self.given_back) + self.scene.time_for(self.scene.burst + self.scene.debt);
+        assert_eq!(
+            self.available(later),
+            self.scene.burst.into(),
+            "{:?}",
+            self.bucket
+        );
         assert!(self.bucket.idle_at(nanos(later)).is_idle());
     }
 }
 
 fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
-    let mut draws = Draws::Seeded { state: seed, steps: 40 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 40,
+    };
     // A second is the staleness: in longer grains, no `now` is late.
     let grain = draws.one_of(&[MILLI, MILLI, 50 * MILLI, 250 * MILLI, SECOND, 3 * SECOND]);
     let scene = Scene {
@@ -312,8 +418,15 @@ fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
             _ => grain * draws.below(20),
         };
         // Late by no more than the staleness.
-        let late = draws.magnitude((SECOND / grain).min(newest / grain)).min(draws.magnitude(8)) * grain;
-        let now = if draws.once_in(2) { newest - late } else { newest };
+        let late = draws
+            .magnitude((SECOND / grain).min(newest / grain))
+            .min(draws.magnitude(8))
+            * grain;
+        let now = if draws.once_in(2) {
+            newest - late
+        } else {
+            newest
+        };
         let n = draws.within(1, u64::from(scene.burst)) as u32;
         let short = grain * draws.below(12);
         let wait = draws.one_of(&[100_000 * SECOND, 100_000 * SECOND, 0, short]);
@@ -335,7 +448,11 @@ fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
 
 /// Random traces until there were so many operations.
 fn in_bulk<W: Word>(forces: bool) -> Tally {
-    let operations = if cfg!(debug_assertions) { 220_000 } else { 1_000_000 };
+    let operations = if cfg!(debug_assertions) {
+        220_000
+    } else {
+        1_000_000
+    };
     let mut tally = Tally::default();
     let mut seed = 0;
     while tally.operations < operations {
@@ -349,8 +466,29 @@ fn in_bulk<W: Word>(forces: bool) -> Tally {
 #[test]
 fn no_trace_of_takes_and_reservations_given_back_passes_the_bound() {
     for tally in [in_bulk::<u64>(false), in_bulk::<u32>(false)] {
-        let Tally { granted, denied, late, waits, refused, whole, part, nothing, out_of_turn, .. } = tally;
-        let counts = [granted, denied, late, waits, refused, whole, part, nothing, out_of_turn];
+        let Tally {
+            granted,
+            denied,
+            late,
+            waits,
+            refused,
+            whole,
+            part,
+            nothing,
+            out_of_turn,
+            ..
+        } = tally;
+        let counts = [
+            granted,
+            denied,
+            late,
+            waits,
+            refused,
+            whole,
+            part,
+            nothing,
+            out_of_turn,
+        ];
         assert!(counts.iter().all(|&count| count > 500), "{tally:?}");
     }
 }
@@ -358,7 +496,10 @@ fn no_trace_of_takes_and_reservations_given_back_passes_the_bound() {
 #[test]
 fn what_is_forced_passes_the_bound_by_no_more_than_the_debt() {
     for tally in [in_bulk::<u64>(true), in_bulk::<u32>(true)] {
-        assert!(tally.forced > 1_000 && tally.out_of_turn > 1_000, "{tally:?}");
+        assert!(
+            tally.forced > 1_000 && tally.out_of_turn > 1_000,
+            "{tally:?}"
+        );
     }
 }
 
@@ -407,7 +548,9 @@ fn explore<W: Word>(
         let bucket = scene.build::<W>();
         let mut trace = Trace::new(scene, &bucket, tally);
         let mut newest = 10 * scene.grain;
-        let applies = prefix.iter().fold(true, |_, &step| apply(&mut trace, &mut newest, step));
+        let applies = prefix
+            .iter()
+            .fold(true, |_, &step| apply(&mut trace, &mut newest, step));
         if applies {
             traces += 1;
             trace.ends_full();
@@ -442,9 +585,18 @@ fn no_trace_of_a_few_steps_on_a_small_bucket_passes_the_bound() {
     let depth = if cfg!(debug_assertions) { 5 } else { 6 };
     let mut tally = Tally::default();
     let mut traces = 0;
-    // In the last one, two come in every three grains, so that what is reserved is due at a whole grain by which a part more has come in.
-    let rounded = Scene { permits: 2, period: 3 * MILLI, ..Scene::simple(2, 4, MILLI) };
-    for scene in [Scene::simple(2, 4, SECOND), Scene::simple(3, 4, MILLI), rounded] {
+    // In the last one, two come in every three grains, so that what is reserved is due at a whole
+    // grain by which a part more has come in.
+    let rounded = Scene {
+        permits: 2,
+        period: 3 * MILLI,
+        ..Scene::simple(2, 4, MILLI)
+    };
+    for scene in [
+        Scene::simple(2, 4, SECOND),
+        Scene::simple(3, 4, MILLI),
+        rounded,
+    ] {
         traces += explore::<u64>(scene, &STEPS, &mut Vec::new(), depth, &mut tally);
         traces += explore::<u32>(scene, &STEPS, &mut Vec::new(), depth - 1, &mut tally);
     }
@@ -465,17 +617,28 @@ fn reservations_cancelled_in_the_middle_let_no_more_act_at_one_instant_than_the_
         for n in [5, 5, 1] {
             trace.reserve(0, n, SECOND);
         }
-        let dues: Vec<u64> = trace.admissions.iter().map(|admission| admission.own).collect();
+        let dues: Vec<u64> = trace
+            .admissions
+            .iter()
+            .map(|admission| admission.own)
+            .collect();
         assert_eq!(dues, [0, 5 * MILLI, 6 * MILLI]);
         trace.give_back(0, 1, u32::MAX);
-        assert_eq!(trace.suffices(0, 5), Some(7 * MILLI), "four of the five, as the one after them stays");
+        assert_eq!(
+            trace.suffices(0, 5),
+            Some(7 * MILLI),
+            "four of the five, as the one after them stays"
+        );
         trace.give_back(0, 0, u32::MAX);
         assert_eq!(trace.suffices(0, 5), Some(7 * MILLI), "and no more");
         trace.take(last * MILLI, 5);
         trace.give_back(last * MILLI, 0, u32::MAX);
         trace.take(last * MILLI, 1);
         trace.take(last * MILLI, 1);
-        let acting = trace.admissions.iter().filter(|admission| admission.own == last * MILLI);
+        let acting = trace
+            .admissions
+            .iter()
+            .filter(|admission| admission.own == last * MILLI);
         assert!(acting.map(|admission| admission.kept).sum::<u32>() <= 5);
         trace.ends_full();
     }
@@ -561,23 +724,36 @@ fn what_was_split_off_is_worth_no_more_than_has_not_come_in_since() {
     assert!(bucket.try_acquire_at(at(12), 2).is_ok());
     let _ = second.refund_at(at(12), 2);
     let more = bucket.available_at(at(12));
-    assert!(2 + more <= 4, "2 and {more} at one instant, of a burst of 4");
+    assert!(
+        2 + more <= 4,
+        "2 and {more} at one instant, of a burst of 4"
+    );
 }
 
-/// What has come in by a whole tick beyond what was waited for is lost, rather than that more than a full bucket is held.
+/// What has come in by a whole tick beyond what was waited for is lost, rather than that more than
+/// a full bucket is held.
 #[test]
 fn by_the_tick_at_which_a_reservation_is_due_no_more_than_a_full_bucket_has_come_in() {
     fn check<W: Word>() {
-        // 3 every 10 ticks: 1 is due after 3.3 of them, and the next one no earlier than as much after the fourth.
+        // 3 every 10 ticks: 1 is due after 3.3 of them, and the next one no earlier than as much
+        // after the fourth.
         let bucket = |burst, permits, period, debt| {
             let rate = Rate::new(permits, Duration::from_millis(period));
             let settings = TokenBucket::builder(rate, burst).debt(debt);
-            let bucket = settings.tick(Duration::from_millis(100)).build_adjustable_on::<W>().unwrap();
+            let bucket = settings
+                .tick(Duration::from_millis(100))
+                .build_adjustable_on::<W>()
+                .unwrap();
             let _ = bucket.try_acquire_at(nanos(0), burst as u32).unwrap();
             bucket
         };
         let due = |bucket: &AdjustableBucket<W>| {
-            bucket.reserve_at(nanos(0), 1, Duration::MAX).unwrap().due().as_nanos() / (100 * MILLI)
+            bucket
+                .reserve_at(nanos(0), 1, Duration::MAX)
+                .unwrap()
+                .due()
+                .as_nanos()
+                / (100 * MILLI)
         };
         let slow = bucket(1, 3, 1_000, 5);
         assert_eq!([(); 3].map(|()| due(&slow)), [4, 8, 12]);
@@ -601,7 +777,14 @@ fn a_reservation_is_worth_what_nobody_has_reserved_after_it() {
             let _all = bucket.try_acquire_at(nanos(0), 4).unwrap();
             let first = bucket.reserve_at(nanos(0), 4, Duration::MAX).unwrap();
             let others: Vec<u64> = (0..after)
-                .map(|_| bucket.reserve_at(nanos(0), 1, Duration::MAX).unwrap().due().as_nanos() / SECOND)
+                .map(|_| {
+                    bucket
+                        .reserve_at(nanos(0), 1, Duration::MAX)
+                        .unwrap()
+                        .due()
+                        .as_nanos()
+                        / SECOND
+                })
                 .collect();
             assert_eq!(others, (5..5 + after).collect::<Vec<_>>());
             assert_eq!(first.cancel_at(nanos(0)), worth);
@@ -622,7 +805,9 @@ fn a_reservation_is_worth_nothing_once_the_debt_has_been_paid() {
         let first = bucket.reserve_at(nanos(0), 4, Duration::MAX).unwrap();
         let _paid = bucket.try_acquire_at(nanos(5 * SECOND), 1).unwrap();
         // Owing anew, in another era.
-        let second = bucket.reserve_at(nanos(5 * SECOND), 1, Duration::MAX).unwrap();
+        let second = bucket
+            .reserve_at(nanos(5 * SECOND), 1, Duration::MAX)
+            .unwrap();
         assert_eq!(second.due(), nanos(6 * SECOND));
         assert_eq!(first.cancel_at(nanos(5 * SECOND)), 0);
         assert_eq!(second.cancel_at(nanos(5 * SECOND)), 1);
@@ -639,9 +824,18 @@ fn a_change_of_settings_makes_what_is_held_worthless_and_loses_nothing_for_ever(
         let now = nanos(SECOND);
         let mut lease = bucket.try_acquire_at(now, 4).unwrap();
         let reserved = bucket.reserve_at(now, 4, Duration::MAX).unwrap();
-        bucket.adjust_at(now, Rate::per_second(2), 4, portcullis_core::Carry::Keep).unwrap();
-        assert_eq!((lease.refund_at(now, 4), reserved.cancel_at(now)), (Ok(0), 0));
-        assert_eq!(bucket.available_at(nanos(4 * SECOND)), 2, "four owed in two seconds, and a second");
+        bucket
+            .adjust_at(now, Rate::per_second(2), 4, portcullis_core::Carry::Keep)
+            .unwrap();
+        assert_eq!(
+            (lease.refund_at(now, 4), reserved.cancel_at(now)),
+            (Ok(0), 0)
+        );
+        assert_eq!(
+            bucket.available_at(nanos(4 * SECOND)),
+            2,
+            "four owed in two seconds, and a second"
+        );
         assert_eq!(bucket.available_at(nanos(5 * SECOND)), 4);
     }
     check::<u64>();
@@ -657,15 +851,38 @@ fn a_reservation_is_never_due_later_than_the_longest_wait() {
         .map(|n| {
             let exact = Duration::from_millis(100 * (n + 1));
             let short = exact.saturating_sub(Duration::from_nanos(1));
-            assert!(matches!(bucket.reserve_at(nanos(0), 1, short), Err(Denied::Exhausted { .. })));
-            bucket.reserve_at(nanos(0), 1, exact).unwrap().due().as_nanos() / MILLI
+            assert!(matches!(
+                bucket.reserve_at(nanos(0), 1, short),
+                Err(Denied::Exhausted { .. })
+            ));
+            bucket
+                .reserve_at(nanos(0), 1, exact)
+                .unwrap()
+                .due()
+                .as_nanos()
+                / MILLI
         })
         .collect();
     assert_eq!(dues, [100, 200, 300, 400, 500, 600, 700, 800, 900]);
-    assert!(bucket.reserve_at(nanos(0), 1, Duration::MAX).is_err(), "nine are owed");
-    assert!(bucket.reserve_at(nanos(100 * MILLI), 1, Duration::MAX).is_ok());
-    let exceeds = bucket.reserve_at(nanos(0), 4, Duration::MAX).map(|reserved| reserved.due());
-    assert_eq!(exceeds, Err(Denied::ExceedsCapacity { permits: 4, capacity: 3 }));
+    assert!(
+        bucket.reserve_at(nanos(0), 1, Duration::MAX).is_err(),
+        "nine are owed"
+    );
+    assert!(
+        bucket
+            .reserve_at(nanos(100 * MILLI), 1, Duration::MAX)
+            .is_ok()
+    );
+    let exceeds = bucket
+        .reserve_at(nanos(0), 4, Duration::MAX)
+        .map(|reserved| reserved.due());
+    assert_eq!(
+        exceeds,
+        Err(Denied::ExceedsCapacity {
+            permits: 4,
+            capacity: 3
+        })
+    );
 }
 
 #[test]
@@ -674,7 +891,10 @@ fn a_denied_reservation_says_when_the_permits_could_be_taken_without_a_wait() {
     let bucket = scene.build::<u64>();
     let _all = bucket.try_acquire_at(nanos(0), 3).unwrap();
     let _owed = bucket.reserve_at(nanos(0), 2, Duration::MAX).unwrap();
-    let denied = bucket.reserve_at(nanos(0), 1, Duration::MAX).map(|reserved| reserved.due()).unwrap_err();
+    let denied = bucket
+        .reserve_at(nanos(0), 1, Duration::MAX)
+        .map(|reserved| reserved.due())
+        .unwrap_err();
     assert_eq!(denied.retry(&bucket), Retry::At(nanos(3 * SECOND)));
     assert!(bucket.try_acquire_at(nanos(3 * SECOND - 1), 1).is_err());
     assert!(bucket.try_acquire_at(nanos(3 * SECOND), 1).is_ok());
@@ -693,16 +913,24 @@ fn without_a_declared_debt_nothing_can_be_reserved_ahead() {
 fn who_is_as_late_as_may_be_finds_nothing_in_a_debt_that_was_rounded_up() {
     fn check<W: Word>() {
         let settings = TokenBucket::builder(Rate::per_second(3), 6).debt(1);
-        let settings = settings.tick(Duration::from_secs(1)).staleness(Duration::from_secs(1));
+        let settings = settings
+            .tick(Duration::from_secs(1))
+            .staleness(Duration::from_secs(1));
         let bucket = settings.build_adjustable_on::<W>().unwrap();
         let at = Timestamp::from_secs;
         let _one = bucket.try_acquire_at(at(10), 1).unwrap();
-        let reserved = bucket.reserve_at(at(10), 6, Duration::from_secs(9)).unwrap();
+        let reserved = bucket
+            .reserve_at(at(10), 6, Duration::from_secs(9))
+            .unwrap();
         assert_eq!(reserved.due(), at(11));
         let late = bucket.staleness().as_secs();
         assert!(late >= 1);
         for seconds in 0..=late {
-            assert_eq!(bucket.available_at(at(10 - seconds)), 0, "late by {seconds} s");
+            assert_eq!(
+                bucket.available_at(at(10 - seconds)),
+                0,
+                "late by {seconds} s"
+            );
             assert!(bucket.try_acquire_at(at(10 - seconds), 1).is_err());
         }
     }

@@ -1,7 +1,9 @@
-//! When one may come back who waits behind others: `retry` for more permits than the limiter holds at once.
+//! When one may come back who waits behind others: `retry` for more permits than the limiter holds
+//! at once.
 //!
-//! Held against queues, step by step: each asks when it may come back, comes back just then, and takes what there is, permit by permit or by
-//! requests of several, until as many have been granted as were asked for.
+//! Held against queues, step by step: each asks when it may come back, comes back just then, and
+//! takes what there is, permit by permit or by requests of several, until as many have been granted
+//! as were asked for.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -12,13 +14,18 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, Carry, Concurrency, CooldownWindow, Counted, Denied, Escalation,
-    FixedWindow, Keyed, KeyedArray, KeyedWord, Limiter, Line, Penalty, Rate, Retry, Seed, SlicedBucket,
-    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder, Unlimited, Word,
+    AdjustableBucket, AdjustableWindow, Carry, Concurrency, CooldownWindow, Counted, Denied,
+    Escalation, FixedWindow, Keyed, KeyedArray, KeyedWord, Limiter, Line, Penalty, Rate, Retry,
+    Seed, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder,
+    Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const CASES: u64 = if cfg!(debug_assertions) { 3_000 } else { 30_000 };
+const CASES: u64 = if cfg!(debug_assertions) {
+    3_000
+} else {
+    30_000
+};
 
 const fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
@@ -32,15 +39,17 @@ const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// What one is told who waits at `now`, with the sum of all that is wanted before, and the own request.
+/// What one is told who waits at `now`, with the sum of all that is wanted before, and the own
+/// request.
 fn behind<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, permits: u32) -> Retry {
     limiter.retry(Denied::Exhausted { now, permits })
 }
 
 // A queue, step by step.
 
-/// When each of these requests is granted, in this order, from `now` on: whoever is first comes when the limiter said. As many as come before the
-/// end of time. `looks` says whether one only looks whether there is enough, before taking it.
+/// When each of these requests is granted, in this order, from `now` on: whoever is first comes
+/// when the limiter said. As many as come before the end of time. `looks` says whether one only
+/// looks whether there is enough, before taking it.
 fn grants(
     limiter: &dyn Limiter,
     now: Timestamp,
@@ -50,7 +59,11 @@ fn grants(
     let (mut now, mut granted) = (now, Vec::new());
     for n in requests {
         for tries in 0.. {
-            let decision = if looks() { limiter.peek_at(now, n).map(|_| ()) } else { Ok(()) };
+            let decision = if looks() {
+                limiter.peek_at(now, n).map(|_| ())
+            } else {
+                Ok(())
+            };
             match decision.and_then(|()| limiter.take_at(now, n).map(|_| ())) {
                 Ok(()) => break,
                 Err(denied) => match denied.retry(limiter) {
@@ -80,7 +93,11 @@ struct Times {
 
 impl Times {
     const fn any(scale: u64) -> Self {
-        Self { scale, jump: u64::MAX, late: u64::MAX }
+        Self {
+            scale,
+            jump: u64::MAX,
+            late: u64::MAX,
+        }
     }
 
     fn draw(&self, draws: &mut Draws<'_>) -> (Vec<Step>, Timestamp) {
@@ -123,7 +140,8 @@ struct Tally {
     lossy: u64,
 }
 
-/// Compares what a limiter says with what its queues are granted. `touch` does something to the limiter before.
+/// Compares what a limiter says with what its queues are granted. `touch` does something to the
+/// limiter before.
 fn agrees<L: Limiter + Debug>(
     make: impl Fn() -> L,
     touch: impl Fn(&L, Step),
@@ -172,7 +190,10 @@ fn agrees<L: Limiter + Debug>(
         match answers[sum as usize - 1] {
             Retry::OnRelease => {}
             Retry::At(told) => {
-                assert!(told <= granted, "{sum} permits: {told}, {granted} by {n}, {describe}");
+                assert!(
+                    told <= granted,
+                    "{sum} permits: {told}, {granted} by {n}, {describe}"
+                );
                 tally.larger += 1;
                 tally.larger_exact += u64::from(told == granted);
             }
@@ -189,16 +210,40 @@ fn take<L: Limiter>(limiter: &L, (now, n, _): Step) {
 fn each_case(what: &str, mut case: impl FnMut(&mut Draws<'_>, &mut Tally)) -> Tally {
     let mut tally = Tally::default();
     for seed in 0..CASES {
-        case(&mut Draws::Seeded { state: seed, steps: 0 }, &mut tally);
+        case(
+            &mut Draws::Seeded {
+                state: seed,
+                steps: 0,
+            },
+            &mut tally,
+        );
     }
     println!("{what}: {tally:?}");
-    assert!(tally.built > CASES / 4 && tally.behind > 4 * CASES && tally.never > CASES / 10, "{tally:?}");
-    assert!(tally.larger > CASES && tally.larger_exact > CASES / 2, "{tally:?}");
-    assert!(tally.larger_exact < tally.larger, "no request waited longer for being large: {tally:?}");
+    assert!(
+        tally.built > CASES / 4 && tally.behind > 4 * CASES && tally.never > CASES / 10,
+        "{tally:?}"
+    );
+    assert!(
+        tally.larger > CASES && tally.larger_exact > CASES / 2,
+        "{tally:?}"
+    );
+    assert!(
+        tally.larger_exact < tally.larger,
+        "no request waited longer for being large: {tally:?}"
+    );
     tally
 }
 
-const PERIODS: [u64; 8] = [1, 7, 10, 1_000, 13_000, 1_000_000_000, 60_000_000_000, 86_400_000_000_000];
+const PERIODS: [u64; 8] = [
+    1,
+    7,
+    10,
+    1_000,
+    13_000,
+    1_000_000_000,
+    60_000_000_000,
+    86_400_000_000_000,
+];
 
 /// A bucket, and how long a permit takes, about.
 fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (TokenBucketBuilder, u64) {
@@ -213,7 +258,16 @@ fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (TokenBucketBuilder, u6
             tick = period;
         }
         1 => {
-            tick = draws.one_of(&[1, 3, 10, 1_000, 1_000_000, period / 3 + 1, period, 3 * period]);
+            tick = draws.one_of(&[
+                1,
+                3,
+                10,
+                1_000,
+                1_000_000,
+                period / 3 + 1,
+                period,
+                3 * period,
+            ]);
             builder = builder.tick(nanos(tick));
         }
         _ => {}
@@ -231,7 +285,9 @@ fn token_bucket<W: Word>() {
         if draws.once_in(2) {
             builder = builder.debt(draws.within(1, 9));
         }
-        let Ok(_) = builder.build_on::<W>() else { return };
+        let Ok(_) = builder.build_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         let touch = |bucket: &TokenBucket<W>, (now, n, choice): Step| {
             if choice % 3 == 0 {
@@ -240,7 +296,13 @@ fn token_bucket<W: Word>() {
                 take(bucket, (now, n, choice));
             }
         };
-        agrees(|| builder.build_on::<W>().unwrap(), touch, &Times::any(scale), draws, tally);
+        agrees(
+            || builder.build_on::<W>().unwrap(),
+            touch,
+            &Times::any(scale),
+            draws,
+            tally,
+        );
     });
     assert!(tally.lossy > CASES / 10, "{tally:?}");
 }
@@ -257,7 +319,9 @@ fn adjustable_bucket<W: Word>() {
         if draws.once_in(2) {
             builder = builder.debt(draws.within(1, 9));
         }
-        let Ok(_) = builder.build_adjustable_on::<W>() else { return };
+        let Ok(_) = builder.build_adjustable_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         let touch = |bucket: &AdjustableBucket<W>, (now, n, choice): Step| match choice % 8 {
             0 => {
@@ -267,12 +331,21 @@ fn adjustable_bucket<W: Word>() {
                 let _ = bucket.reserve_at(now, n, nanos(choice >> 8));
             }
             2 => {
-                let rate = Rate::new((choice >> 8) as u32 % 12, nanos(PERIODS[(choice >> 40) as usize % 8]));
+                let rate = Rate::new(
+                    (choice >> 8) as u32 % 12,
+                    nanos(PERIODS[(choice >> 40) as usize % 8]),
+                );
                 let _ = bucket.adjust_at(now, rate, 1 + u64::from(n), Carry::Keep);
             }
             _ => take(bucket, (now, n, choice)),
         };
-        agrees(|| builder.build_adjustable_on::<W>().unwrap(), touch, &Times::any(scale), draws, tally);
+        agrees(
+            || builder.build_adjustable_on::<W>().unwrap(),
+            touch,
+            &Times::any(scale),
+            draws,
+            tally,
+        );
     });
     assert!(tally.lossy > CASES / 10, "{tally:?}");
 }
@@ -286,7 +359,9 @@ fn an_adjustable_bucket_says_when_so_much_will_have_come_in() {
 fn sliced_bucket<W: Word>() {
     let tally = each_case("sliced bucket", |draws, tally| {
         let (builder, scale) = a_bucket(draws, tally);
-        let Ok(_) = builder.build_sliced_on::<W>() else { return };
+        let Ok(_) = builder.build_sliced_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         let touch = |bucket: &SlicedBucket<W>, (now, n, choice): Step| {
             if choice % 4 == 0 {
@@ -296,9 +371,18 @@ fn sliced_bucket<W: Word>() {
                 take(bucket, (now, n, choice));
             }
         };
-        agrees(|| builder.build_sliced_on::<W>().unwrap(), touch, &Times::any(scale), draws, tally);
+        agrees(
+            || builder.build_sliced_on::<W>().unwrap(),
+            touch,
+            &Times::any(scale),
+            draws,
+            tally,
+        );
     });
-    assert!(tally.lossy > CASES / 10 && tally.on_release > CASES / 10, "{tally:?}");
+    assert!(
+        tally.lossy > CASES / 10 && tally.on_release > CASES / 10,
+        "{tally:?}"
+    );
 }
 
 #[test]
@@ -317,10 +401,18 @@ fn fixed_window<W: Word>() {
         if draws.once_in(2) {
             builder = builder.started_by_first_request();
             if draws.once_in(2) {
-                builder = builder.tick(nanos(draws.one_of(&[1, 10, window / 3 + 1, window, 2 * window])));
+                builder = builder.tick(nanos(draws.one_of(&[
+                    1,
+                    10,
+                    window / 3 + 1,
+                    window,
+                    2 * window,
+                ])));
             }
         }
-        let Ok(_) = builder.build_on::<W>() else { return };
+        let Ok(_) = builder.build_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         let make = || builder.build_on::<W>().unwrap();
         agrees(make, take_or_return, &Times::any(window), draws, tally);
@@ -355,13 +447,26 @@ fn adjustable_window<W: Word>() {
             builder = builder.started_by_first_request();
         }
         if draws.once_in(2) {
-            builder = builder.tick(nanos(draws.one_of(&[1, 10, window / 3 + 1, window, 2 * window])));
+            builder = builder.tick(nanos(draws.one_of(&[
+                1,
+                10,
+                window / 3 + 1,
+                window,
+                2 * window,
+            ])));
         }
-        let Ok(_) = builder.build_on::<W>() else { return };
+        let Ok(_) = builder.build_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         let touch = |limiter: &AdjustableWindow<W>, (now, n, choice): Step| {
             if choice % 5 == 0 {
-                let carry = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset];
+                let carry = [
+                    Carry::Keep,
+                    Carry::Proportional,
+                    Carry::Additive,
+                    Carry::Reset,
+                ];
                 let carry = carry[(choice >> 8) as usize % 4];
                 let window = nanos(1 + (choice >> 16) % (4 * window));
                 let _ = limiter.adjust_at(now, 1 + u64::from(n), window, carry);
@@ -369,7 +474,13 @@ fn adjustable_window<W: Word>() {
                 take_or_return(limiter, (now, n, choice));
             }
         };
-        agrees(|| builder.build_on::<W>().unwrap(), touch, &Times::any(window), draws, tally);
+        agrees(
+            || builder.build_on::<W>().unwrap(),
+            touch,
+            &Times::any(window),
+            draws,
+            tally,
+        );
     });
 }
 
@@ -390,19 +501,31 @@ fn sliding_window<W: Word>() {
         if draws.once_in(2) {
             builder = builder.strict();
         }
-        let Ok(sliding) = builder.build_on::<W>() else { return };
+        let Ok(sliding) = builder.build_on::<W>() else {
+            return;
+        };
         tally.built += 1;
         // Who is too late may be told to come back later than need be.
         let nanos_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let late = nanos_of(sliding.staleness()) / 2;
-        let times = Times { scale: window, jump: nanos_of(sliding.horizon()) / 64, late };
+        let times = Times {
+            scale: window,
+            jump: nanos_of(sliding.horizon()) / 64,
+            late,
+        };
         let touch = |limiter: &SlidingWindow<6, W>, (now, n, choice): Step| {
             if choice % 8 == 1 {
                 limiter.set_limit(1 + u64::from(n)).unwrap();
             }
             take_or_return(limiter, (now, n, choice));
         };
-        agrees(|| builder.build_on::<W>().unwrap(), touch, &times, draws, tally);
+        agrees(
+            || builder.build_on::<W>().unwrap(),
+            touch,
+            &times,
+            draws,
+            tally,
+        );
     });
 }
 
@@ -412,11 +535,15 @@ fn a_sliding_window_says_in_which_segment_it_is_ones_turn() {
     sliding_window::<u32>();
 }
 
-/// What is said to one behind others, and what is granted to queues whose requests try, or look first, as it comes.
+/// What is said to one behind others, and what is granted to queues whose requests try, or look
+/// first, as it comes.
 fn cooldown_window<W: Word>() {
     let (mut behind_others, mut exact, mut never) = (0u64, 0u64, 0u64);
     for seed in 0..CASES {
-        let draws = &mut Draws::Seeded { state: seed, steps: 0 };
+        let draws = &mut Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
         let (period, wait) = (draws.one_of(&PERIODS), draws.one_of(&PERIODS));
         let waits = draws.once_in(3);
         let mut builder = CooldownWindow::builder(draws.within(1, 5), nanos(period));
@@ -426,7 +553,9 @@ fn cooldown_window<W: Word>() {
         if draws.once_in(4) {
             builder = builder.tick(nanos(draws.one_of(&[1, 10, period / 3 + 1, period])));
         }
-        let Ok(limiter) = builder.build_on::<W>() else { continue };
+        let Ok(limiter) = builder.build_on::<W>() else {
+            continue;
+        };
         let limit = limiter.limit() as u32;
         let (steps, now) = Times::any(period).draw(draws);
         let ready = || {
@@ -449,7 +578,11 @@ fn cooldown_window<W: Word>() {
                 never += u64::from(answer == Retry::Never);
                 if waits {
                     let told = answer.wait_from(now).unwrap_or(Duration::MAX);
-                    assert!(told <= granted.wait_from(now).unwrap_or(Duration::MAX), "{}", describe());
+                    assert!(
+                        told <= granted.wait_from(now).unwrap_or(Duration::MAX),
+                        "{}",
+                        describe()
+                    );
                 } else {
                     assert_eq!(answer, granted, "{}", describe());
                 }
@@ -457,7 +590,10 @@ fn cooldown_window<W: Word>() {
         }
     }
     println!("cooldown window: {behind_others} behind others, {exact} exact, {never} never");
-    assert!(behind_others > 10 * CASES && exact > behind_others / 2 && exact < behind_others, "{exact}");
+    assert!(
+        behind_others > 10 * CASES && exact > behind_others / 2 && exact < behind_others,
+        "{exact}"
+    );
     assert!(never > CASES / 10, "{never}");
 }
 
@@ -484,11 +620,20 @@ fn a_full_window_of_two_lets_the_third_in_with_the_window_after_the_next() {
     for builder in [on_grid, on_grid.started_by_first_request()] {
         let limit = builder.build().unwrap();
         limit.take_at(Timestamp::ZERO, 2).unwrap();
-        assert_eq!(told(&limit, &[1, 2, 3, 4, 5, 6, 7]), [20, 20, 40, 40, 60, 60, 80]);
+        assert_eq!(
+            told(&limit, &[1, 2, 3, 4, 5, 6, 7]),
+            [20, 20, 40, 40, 60, 60, 80]
+        );
         let limit = builder.build_on::<u32>().unwrap();
         limit.take_at(Timestamp::ZERO, 1).unwrap();
-        assert_eq!(told(&limit, &[1, 2, 3, 4, 5, 6, 7]), [0, 20, 20, 40, 40, 60, 60]);
-        assert_eq!(told(&builder.build().unwrap(), &[1, 2, 3, 4, 5, 6, 7]), [0, 0, 20, 20, 40, 40, 60]);
+        assert_eq!(
+            told(&limit, &[1, 2, 3, 4, 5, 6, 7]),
+            [0, 20, 20, 40, 40, 60, 60]
+        );
+        assert_eq!(
+            told(&builder.build().unwrap(), &[1, 2, 3, 4, 5, 6, 7]),
+            [0, 0, 20, 20, 40, 40, 60]
+        );
     }
     let limit = AdjustableWindow::new(2, 20 * SECOND);
     limit.take_at(Timestamp::ZERO, 2).unwrap();
@@ -502,13 +647,22 @@ fn on_a_grid_the_window_after_the_one_that_is_on_begins_where_it_ends() {
     let at = |s| Retry::At(secs(s));
     let builder = FixedWindow::builder(2, 20 * SECOND);
     assert_eq!(asks(&builder.build().unwrap()), [at(15), at(20), at(40)]);
-    assert_eq!(asks(&builder.started_by_first_request().build().unwrap()), [at(15), at(35), at(55)]);
+    assert_eq!(
+        asks(&builder.started_by_first_request().build().unwrap()),
+        [at(15), at(35), at(55)]
+    );
 }
 
 #[test]
 fn a_bucket_brings_what_comes_in_however_little_it_holds() {
-    let bucket = TokenBucket::builder(Rate::per_second(2), 3).initial(0).build().unwrap();
-    assert_eq!(told(&bucket, &[2, 3, 4, 8, 4_000_000_000]), [1, 1, 2, 4, 2_000_000_000]);
+    let bucket = TokenBucket::builder(Rate::per_second(2), 3)
+        .initial(0)
+        .build()
+        .unwrap();
+    assert_eq!(
+        told(&bucket, &[2, 3, 4, 8, 4_000_000_000]),
+        [1, 1, 2, 4, 2_000_000_000]
+    );
     let full = TokenBucket::new(Rate::per_second(2), 3);
     assert_eq!(told(&full, &[3, 5, 13]), [0, 1, 5]);
 }
@@ -516,26 +670,51 @@ fn a_bucket_brings_what_comes_in_however_little_it_holds() {
 #[test]
 fn a_step_that_is_more_than_the_burst_brings_the_burst() {
     let steps = |rate, burst| {
-        TokenBucket::builder(Rate::per_second(rate), burst).initial(0).stepwise().build().unwrap()
+        TokenBucket::builder(Rate::per_second(rate), burst)
+            .initial(0)
+            .stepwise()
+            .build()
+            .unwrap()
     };
     assert_eq!(told(&steps(5, 2), &[1, 2, 3, 4, 5, 6]), [1, 1, 2, 2, 3, 3]);
-    assert_eq!(told(&steps(2, 5), &[1, 2, 3, 4, 5, 6, 7]), [1, 1, 2, 2, 3, 3, 4]);
+    assert_eq!(
+        told(&steps(2, 5), &[1, 2, 3, 4, 5, 6, 7]),
+        [1, 1, 2, 2, 3, 3, 4]
+    );
 }
 
 #[test]
 fn what_a_tick_brings_beyond_the_burst_is_lost() {
-    // A permit and two thirds each second: one, then two of the three and a third that had come in, then anew.
+    // A permit and two thirds each second: one, then two of the three and a third that had come in,
+    // then anew.
     let bucket = |burst| {
         let rate = Rate::new(5, 3 * SECOND);
-        TokenBucket::builder(rate, burst).initial(0).tick(SECOND).build().unwrap()
+        TokenBucket::builder(rate, burst)
+            .initial(0)
+            .tick(SECOND)
+            .build()
+            .unwrap()
     };
-    assert_eq!(told(&bucket(2), &[1, 2, 3, 4, 5, 6, 7]), [1, 2, 2, 3, 4, 4, 5]);
+    assert_eq!(
+        told(&bucket(2), &[1, 2, 3, 4, 5, 6, 7]),
+        [1, 2, 2, 3, 4, 4, 5]
+    );
     assert_eq!(told(&bucket(1), &[1, 2, 3]), [1, 2, 3]);
     assert_eq!(told(&bucket(9), &[1, 3, 5, 10, 15]), [1, 2, 3, 6, 9]);
-    // A third of a second is a fraction of a nanosecond more than 333,333,333: where there is room for one permit, it is lost each time.
-    let one = TokenBucket::builder(Rate::per_second(3), 1).initial(0).build().unwrap();
-    assert_eq!(behind(&one, Timestamp::ZERO, 300), Retry::At(at(300 * 333_333_334)));
-    let two = TokenBucket::builder(Rate::per_second(3), 2).initial(0).build().unwrap();
+    // A third of a second is a fraction of a nanosecond more than 333,333,333: where there is room
+    // for one permit, it is lost each time.
+    let one = TokenBucket::builder(Rate::per_second(3), 1)
+        .initial(0)
+        .build()
+        .unwrap();
+    assert_eq!(
+        behind(&one, Timestamp::ZERO, 300),
+        Retry::At(at(300 * 333_333_334))
+    );
+    let two = TokenBucket::builder(Rate::per_second(3), 2)
+        .initial(0)
+        .build()
+        .unwrap();
     assert_eq!(behind(&two, Timestamp::ZERO, 300), Retry::At(secs(100)));
 }
 
@@ -556,7 +735,8 @@ fn behind_a_cooldown_starts_are_the_shorter_of_period_and_wait_apart() {
         limit
     };
     assert_eq!(told(&drained(None), &[1, 2, 3, 4, 5]), [10, 10, 20, 20, 30]);
-    // Who tries meanwhile has all wait: that may be sooner, and is never later, than by windows alone.
+    // Who tries meanwhile has all wait: that may be sooner, and is never later, than by windows
+    // alone.
     let short = drained(Some(3 * SECOND));
     assert_eq!(told(&short, &[3, 4, 5]), [6, 6, 9]);
     assert!(short.take_at(Timestamp::ZERO, 1).is_err());
@@ -575,7 +755,10 @@ fn where_nothing_comes_in_nobody_is_told_an_instant() {
         [Retry::At(secs(5)), Retry::Never, Retry::Never]
     );
     let held = Concurrency::new(2);
-    assert_eq!([2, 3, u32::MAX].map(|n| behind(&held, secs(5), n)), [Retry::OnRelease; 3]);
+    assert_eq!(
+        [2, 3, u32::MAX].map(|n| behind(&held, secs(5), n)),
+        [Retry::OnRelease; 3]
+    );
 }
 
 #[test]
@@ -583,9 +766,18 @@ fn one_who_asks_alone_for_more_than_the_capacity_is_told_never() {
     fn check(limiter: &dyn Limiter) {
         let capacity = limiter.capacity() as u32;
         let denied = limiter.take_at(secs(5), capacity + 1).unwrap_err();
-        assert_eq!(denied, Denied::ExceedsCapacity { permits: capacity + 1, capacity });
+        assert_eq!(
+            denied,
+            Denied::ExceedsCapacity {
+                permits: capacity + 1,
+                capacity
+            }
+        );
         assert_eq!(denied.retry(limiter), Retry::Never);
-        assert!(matches!(behind(limiter, secs(5), capacity + 1), Retry::At(_)));
+        assert!(matches!(
+            behind(limiter, secs(5), capacity + 1),
+            Retry::At(_)
+        ));
     }
     check(&TokenBucket::new(Rate::per_second(1), 3));
     check(&AdjustableBucket::new(Rate::per_second(1), 3));
@@ -618,14 +810,23 @@ fn wrappers_and_tables_pass_it_on() {
     check("a reference", &&window());
     check("statistics", &Counted::new(window()));
     check("a penalty", &Penalty::<_>::new(window(), SECOND / 2));
-    let threshold = Threshold { used: 1, hold: SECOND, decision: () };
-    check("an escalation", &Escalation::<_, _, 1>::new(window(), [threshold]));
+    let threshold = Threshold {
+        used: 1,
+        hold: SECOND,
+        decision: (),
+    };
+    check(
+        "an escalation",
+        &Escalation::<_, _, 1>::new(window(), [threshold]),
+    );
     let seed = |n| {
         let seed = Seed::new();
         seed.set([n, !n]).unwrap();
         seed
     };
-    let of_a_key = FixedWindow::builder(2, SECOND).build_on::<KeyedWord>().unwrap();
+    let of_a_key = FixedWindow::builder(2, SECOND)
+        .build_on::<KeyedWord>()
+        .unwrap();
     let keyed = Keyed::new(of_a_key, [const { Line::new() }; 4], seed(1));
     check("a table", &keyed.key("key"));
     let limiters: Vec<_> = (0..32).map(|_| window()).collect();
@@ -648,18 +849,26 @@ fn a_slice_counts_what_it_has_and_asks_the_rest_for_more() {
     let left = bucket.available_at(Timestamp::ZERO) as u32;
     bucket.take_at(Timestamp::ZERO, left).unwrap();
     for n in [9, 10, 40, u32::MAX - 2] {
-        assert_eq!(behind(&slice, Timestamp::ZERO, n + 2), behind(&bucket, Timestamp::ZERO, n), "{n}");
+        assert_eq!(
+            behind(&slice, Timestamp::ZERO, n + 2),
+            behind(&bucket, Timestamp::ZERO, n),
+            "{n}"
+        );
     }
     assert_eq!(
         [6, 7, 8].map(|n| matches!(behind(&bucket, Timestamp::ZERO, n), Retry::At(_))),
         [true, false, false]
     );
-    assert_eq!([7, 8].map(|n| behind(&bucket, Timestamp::ZERO, n)), [Retry::OnRelease; 2]);
+    assert_eq!(
+        [7, 8].map(|n| behind(&bucket, Timestamp::ZERO, n)),
+        [Retry::OnRelease; 2]
+    );
 }
 
 // Any settings.
 
-/// Nobody is told to come sooner for more permits, or in the past; and nothing panics, at whatever time.
+/// Nobody is told to come sooner for more permits, or in the past; and nothing panics, at whatever
+/// time.
 fn never_sooner(limiter: &dyn Limiter, draws: &mut Draws<'_>, least: u32) -> u64 {
     let mut beyond = 0;
     for _ in 0..8 {
@@ -670,7 +879,14 @@ fn never_sooner(limiter: &dyn Limiter, draws: &mut Draws<'_>, least: u32) -> u64
         let _ = limiter.take_at(now, draws.magnitude(u32::MAX.into()) as u32);
         let _ = limiter.take_at(now, 1);
         let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
-        let around = [0, capacity - 1, capacity, capacity.saturating_add(1), u32::MAX - 1, u32::MAX];
+        let around = [
+            0,
+            capacity - 1,
+            capacity,
+            capacity.saturating_add(1),
+            u32::MAX - 1,
+            u32::MAX,
+        ];
         let mut asks = around.map(|n| n.max(least)).to_vec();
         asks.extend((0..4).map(|_| (draws.magnitude(u32::MAX.into()) as u32).max(least)));
         asks.sort_unstable();
@@ -678,7 +894,10 @@ fn never_sooner(limiter: &dyn Limiter, draws: &mut Draws<'_>, least: u32) -> u64
         for n in asks {
             before = match behind(limiter, now, n) {
                 Retry::At(told) => {
-                    assert!(told >= before, "{n} at {now}: {told}, and fewer at {before}");
+                    assert!(
+                        told >= before,
+                        "{n} at {now}: {told}, and fewer at {before}"
+                    );
                     beyond += u64::from(n > capacity);
                     told
                 }
@@ -695,7 +914,10 @@ fn never_sooner(limiter: &dyn Limiter, draws: &mut Draws<'_>, least: u32) -> u64
 fn any_settings<W: Word>() {
     let (mut built, mut beyond) = ([0u64; 7], [0u64; 7]);
     for seed in 0..10 * CASES {
-        let draws = &mut Draws::Seeded { state: seed, steps: 0 };
+        let draws = &mut Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
         let (a, b) = (draws.magnitude(1 << 40).max(1), draws.magnitude(u64::MAX));
         let (span, wait) = (nanos(b.max(1)), nanos(draws.magnitude(u64::MAX).max(1)));
         let tick = nanos(draws.magnitude(u64::MAX).max(1));
@@ -705,7 +927,8 @@ fn any_settings<W: Word>() {
         let mut fixed = FixedWindow::builder(a, span).origin(origin);
         let mut adjustable = AdjustableWindow::builder(a, span).origin(origin);
         let mut cooldown = CooldownWindow::builder(a, span).origin(origin);
-        let mut sliding = SlidingWindow::<5>::builder(a, span, draws.within(1, 4) as u32).origin(origin);
+        let mut sliding =
+            SlidingWindow::<5>::builder(a, span, draws.within(1, 4) as u32).origin(origin);
         if draws.once_in(2) {
             fixed = fixed.started_by_first_request();
             adjustable = adjustable.started_by_first_request();
@@ -730,15 +953,64 @@ fn any_settings<W: Word>() {
             }
             at += 1;
         };
-        ask(bucket.build_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
-        ask(bucket.build_adjustable_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
-        ask(bucket.build_sliced_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
-        ask(fixed.build_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
-        ask(adjustable.build_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
-        ask(sliding.build_on::<W>().ok().as_ref().map(|limiter| limiter as _), 0);
+        ask(
+            bucket
+                .build_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
+        ask(
+            bucket
+                .build_adjustable_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
+        ask(
+            bucket
+                .build_sliced_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
+        ask(
+            fixed
+                .build_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
+        ask(
+            adjustable
+                .build_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
+        ask(
+            sliding
+                .build_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            0,
+        );
         // Alone, one is told the end of a window that others may end sooner.
         let least = limit.saturating_add(1);
-        ask(cooldown.build_on::<W>().ok().as_ref().map(|limiter| limiter as _), least);
+        ask(
+            cooldown
+                .build_on::<W>()
+                .ok()
+                .as_ref()
+                .map(|limiter| limiter as _),
+            least,
+        );
     }
     println!("{built:?} built, {beyond:?} beyond the capacity");
     assert!(

@@ -1,11 +1,11 @@
-//! Wrong settings are refused where they are built, by an error that names the setting and its bound: the bound itself is
-//! accepted, and one more is not.
+//! Wrong settings are refused where they are built, by an error that names the setting and its
+//! bound: the bound itself is accepted, and one more is not.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Rate, Setting, SettingsError, SlidingWindow,
-    SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Rate, Setting, SettingsError,
+    SlidingWindow, SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -36,7 +36,9 @@ fn window<W: Word>(settings: FixedWindowBuilder) -> Result<(), SettingsError> {
     settings.build_on::<W>().map(drop)
 }
 
-fn segments<W: Word, const MAX: usize>(settings: SlidingWindowBuilder<MAX>) -> Result<(), SettingsError> {
+fn segments<W: Word, const MAX: usize>(
+    settings: SlidingWindowBuilder<MAX>,
+) -> Result<(), SettingsError> {
     settings.build_on::<W>().map(drop)
 }
 
@@ -45,7 +47,11 @@ fn is_tight(setting: Setting, with: impl Fn(u64) -> Result<(), SettingsError>) -
     let (named, max) = bound(with(u64::MAX).expect_err("the largest number"));
     assert_eq!(named, setting);
     assert_eq!(with(max), Ok(()), "{setting:?} of {max}");
-    assert_eq!(with(max + 1), Err(SettingsError::TooLarge { setting, max }), "{setting:?} of {max} + 1");
+    assert_eq!(
+        with(max + 1),
+        Err(SettingsError::TooLarge { setting, max }),
+        "{setting:?} of {max} + 1"
+    );
     max
 }
 
@@ -53,28 +59,57 @@ mod zeros {
     use super::*;
 
     fn on<W: Word>() {
-        assert_eq!(bucket::<W>(TokenBucket::builder(Rate::per_second(1), 0)), Err(zero(Setting::Burst)));
+        assert_eq!(
+            bucket::<W>(TokenBucket::builder(Rate::per_second(1), 0)),
+            Err(zero(Setting::Burst))
+        );
         let rate = Rate::new(1, Duration::ZERO);
-        assert_eq!(bucket::<W>(TokenBucket::builder(rate, 1)), Err(zero(Setting::Period)));
-        assert_eq!(bucket::<W>(TokenBucket::builder(rate, 1).stepwise()), Err(zero(Setting::Period)));
+        assert_eq!(
+            bucket::<W>(TokenBucket::builder(rate, 1)),
+            Err(zero(Setting::Period))
+        );
+        assert_eq!(
+            bucket::<W>(TokenBucket::builder(rate, 1).stepwise()),
+            Err(zero(Setting::Period))
+        );
         let tickless = TokenBucket::builder(Rate::per_second(1), 1).tick(Duration::ZERO);
         assert_eq!(bucket::<W>(tickless), Err(zero(Setting::Tick)));
         let timeless = TokenBucket::builder(Rate::per_second(1), 1).staleness(Duration::ZERO);
         assert_eq!(bucket::<W>(timeless), Err(zero(Setting::Staleness)));
 
-        assert_eq!(window::<W>(FixedWindow::builder(0, SECOND)), Err(zero(Setting::Limit)));
-        assert_eq!(window::<W>(FixedWindow::builder(1, Duration::ZERO)), Err(zero(Setting::Window)));
-        let tickless = FixedWindow::builder(1, SECOND).started_by_first_request().tick(Duration::ZERO);
+        assert_eq!(
+            window::<W>(FixedWindow::builder(0, SECOND)),
+            Err(zero(Setting::Limit))
+        );
+        assert_eq!(
+            window::<W>(FixedWindow::builder(1, Duration::ZERO)),
+            Err(zero(Setting::Window))
+        );
+        let tickless = FixedWindow::builder(1, SECOND)
+            .started_by_first_request()
+            .tick(Duration::ZERO);
         assert_eq!(window::<W>(tickless), Err(zero(Setting::Tick)));
         let started = FixedWindow::builder(0, SECOND).started_by_first_request();
         assert_eq!(window::<W>(started), Err(zero(Setting::Limit)));
 
         let sliding = SlidingWindow::<4>::builder;
-        assert_eq!(segments::<W, 4>(sliding(0, SECOND, 4)), Err(zero(Setting::Limit)));
-        assert_eq!(segments::<W, 4>(sliding(1, Duration::ZERO, 4)), Err(zero(Setting::Window)));
-        assert_eq!(segments::<W, 4>(sliding(1, SECOND, 0)), Err(zero(Setting::Segments)));
+        assert_eq!(
+            segments::<W, 4>(sliding(0, SECOND, 4)),
+            Err(zero(Setting::Limit))
+        );
+        assert_eq!(
+            segments::<W, 4>(sliding(1, Duration::ZERO, 4)),
+            Err(zero(Setting::Window))
+        );
+        assert_eq!(
+            segments::<W, 4>(sliding(1, SECOND, 0)),
+            Err(zero(Setting::Segments))
+        );
 
-        assert_eq!(Concurrency::<W>::try_new(0).map(drop), Err(zero(Setting::Limit)));
+        assert_eq!(
+            Concurrency::<W>::try_new(0).map(drop),
+            Err(zero(Setting::Limit))
+        );
     }
 
     #[test]
@@ -102,7 +137,10 @@ mod zeros {
         fn on<W: Word>() {
             let settings = TokenBucket::builder(Rate::ZERO, 5).staleness(SECOND);
             let bucket = settings.build_on::<W>().unwrap();
-            assert_eq!((bucket.staleness(), bucket.horizon()), (Duration::MAX, Duration::MAX));
+            assert_eq!(
+                (bucket.staleness(), bucket.horizon()),
+                (Duration::MAX, Duration::MAX)
+            );
             assert_eq!(bucket.idle_at(Timestamp::MAX), Idle::Now);
             assert!(bucket.try_acquire_at(Timestamp::ZERO, 5).is_ok());
             assert_eq!(bucket.idle_at(Timestamp::MAX), Idle::InUse);
@@ -130,7 +168,11 @@ mod bounds {
     fn of_a_burst<W: Word>() {
         let at = |rate, tick| {
             is_tight(Setting::Burst, |burst| {
-                bucket::<W>(TokenBucket::builder(rate, burst).initial(0).tick(nanos(tick)))
+                bucket::<W>(
+                    TokenBucket::builder(rate, burst)
+                        .initial(0)
+                        .tick(nanos(tick)),
+                )
             })
         };
         // One unit for each nanosecond, and as many for a permit as the period has nanoseconds.
@@ -139,7 +181,11 @@ mod bounds {
         assert_eq!(at(Rate::per_second(1), 1_000_000), quarter::<W>() / 1_000);
         assert_eq!(at(Rate::ZERO, 1), quarter::<W>());
         let stepwise = is_tight(Setting::Burst, |burst| {
-            bucket::<W>(TokenBucket::builder(Rate::per_second(7), burst).initial(0).stepwise())
+            bucket::<W>(
+                TokenBucket::builder(Rate::per_second(7), burst)
+                    .initial(0)
+                    .stepwise(),
+            )
         });
         assert_eq!(stepwise, quarter::<W>());
     }
@@ -156,7 +202,12 @@ mod bounds {
 
     fn of_the_initial_permits<W: Word>() {
         let settings = TokenBucket::builder(Rate::per_second(1_000), 10);
-        assert_eq!(is_tight(Setting::Initial, |initial| bucket::<W>(settings.initial(initial))), 10);
+        assert_eq!(
+            is_tight(Setting::Initial, |initial| bucket::<W>(
+                settings.initial(initial)
+            )),
+            10
+        );
     }
 
     #[test]
@@ -167,13 +218,16 @@ mod bounds {
 
     /// The bound of a limit leaves the word room for at least a second's staleness.
     fn of_a_window_limit<W: Word>(expected: [u64; 3]) {
-        let grid = is_tight(Setting::Limit, |limit| window::<W>(FixedWindow::builder(limit, SECOND)));
+        let grid = is_tight(Setting::Limit, |limit| {
+            window::<W>(FixedWindow::builder(limit, SECOND))
+        });
         let started = is_tight(Setting::Limit, |limit| {
             let settings = FixedWindow::builder(limit, SECOND).started_by_first_request();
             window::<W>(settings.tick(Duration::from_millis(1)))
         });
-        let sliding =
-            is_tight(Setting::Limit, |limit| segments::<W, 8>(SlidingWindow::builder(limit, SECOND, 8)));
+        let sliding = is_tight(Setting::Limit, |limit| {
+            segments::<W, 8>(SlidingWindow::builder(limit, SECOND, 8))
+        });
         assert_eq!([grid, started, sliding], expected);
     }
 
@@ -191,8 +245,13 @@ mod bounds {
         let period = |stepwise: bool| {
             is_tight(Setting::Period, |period| {
                 let settings = TokenBucket::builder(Rate::new(1, nanos(period)), 1);
-                // In one step each: a continuous bucket would have to tell the nanoseconds of a period apart.
-                bucket::<W>(if stepwise { settings.stepwise() } else { settings.tick(nanos(period)) })
+                // In one step each: a continuous bucket would have to tell the nanoseconds of a
+                // period apart.
+                bucket::<W>(if stepwise {
+                    settings.stepwise()
+                } else {
+                    settings.tick(nanos(period))
+                })
             })
         };
         assert_eq!([period(true), period(false)], [LONGEST; 2]);
@@ -201,15 +260,18 @@ mod bounds {
         });
         assert_eq!(tick, LONGEST);
 
-        let grid = is_tight(Setting::Window, |length| window::<W>(FixedWindow::builder(1, nanos(length))));
+        let grid = is_tight(Setting::Window, |length| {
+            window::<W>(FixedWindow::builder(1, nanos(length)))
+        });
         assert_eq!(grid, LONGEST);
         let tick = is_tight(Setting::Tick, |tick| {
             let settings = FixedWindow::builder(1, nanos(LONGEST)).started_by_first_request();
             window::<W>(settings.tick(nanos(tick)))
         });
         assert_eq!(tick, LONGEST);
-        let sliding =
-            is_tight(Setting::Window, |length| segments::<W, 4>(SlidingWindow::builder(1, nanos(length), 1)));
+        let sliding = is_tight(Setting::Window, |length| {
+            segments::<W, 4>(SlidingWindow::builder(1, nanos(length), 1))
+        });
         assert_eq!(sliding, LONGEST);
     }
 
@@ -225,15 +287,31 @@ mod bounds {
 
     #[test]
     fn of_segments_is_the_ring_and_one_less_when_strict() {
-        let settings = |n: u64| SlidingWindow::<8>::builder(1, SECOND, u32::try_from(n).unwrap_or(u32::MAX));
+        let settings =
+            |n: u64| SlidingWindow::<8>::builder(1, SECOND, u32::try_from(n).unwrap_or(u32::MAX));
         let strict = |n| settings(n).strict();
-        assert_eq!(is_tight(Setting::Segments, |n| segments::<u64, 8>(settings(n))), 8);
-        assert_eq!(is_tight(Setting::Segments, |n| segments::<u32, 8>(settings(n))), 8);
-        assert_eq!(is_tight(Setting::Segments, |n| segments::<u64, 8>(strict(n))), 7);
-        assert_eq!(is_tight(Setting::Segments, |n| segments::<u32, 8>(strict(n))), 7);
+        assert_eq!(
+            is_tight(Setting::Segments, |n| segments::<u64, 8>(settings(n))),
+            8
+        );
+        assert_eq!(
+            is_tight(Setting::Segments, |n| segments::<u32, 8>(settings(n))),
+            8
+        );
+        assert_eq!(
+            is_tight(Setting::Segments, |n| segments::<u64, 8>(strict(n))),
+            7
+        );
+        assert_eq!(
+            is_tight(Setting::Segments, |n| segments::<u32, 8>(strict(n))),
+            7
+        );
         // A ring of one has no room to be strict.
         let strict_ring_of_one = SlidingWindow::<1>::builder(1, SECOND, 1).strict();
-        assert_eq!(bound(strict_ring_of_one.build().unwrap_err()), (Setting::Segments, 0));
+        assert_eq!(
+            bound(strict_ring_of_one.build().unwrap_err()),
+            (Setting::Segments, 0)
+        );
     }
 
     #[test]
@@ -241,16 +319,33 @@ mod bounds {
         let settings = |length| SlidingWindow::<8>::builder(1, nanos(length), 8);
         assert!(settings(8).build().is_ok());
         let refused = settings(7).build().unwrap_err();
-        assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Window, min: 8 });
+        assert_eq!(
+            refused,
+            SettingsError::TooSmall {
+                setting: Setting::Window,
+                min: 8
+            }
+        );
     }
 
-    /// Segments that do not divide a long window: what lies within it is multiplied by their number.
+    /// Segments that do not divide a long window: what lies within it is multiplied by their
+    /// number.
     #[test]
     fn of_a_window_that_its_segments_do_not_divide() {
-        let settings = |length| SlidingWindow::<7>::builder(1, nanos(length), 7).build().map(drop);
+        let settings = |length| {
+            SlidingWindow::<7>::builder(1, nanos(length), 7)
+                .build()
+                .map(drop)
+        };
         let max = u64::MAX / 7;
         assert_eq!(settings(max), Ok(()));
-        assert_eq!(settings(max + 2), Err(SettingsError::TooLarge { setting: Setting::Window, max }));
+        assert_eq!(
+            settings(max + 2),
+            Err(SettingsError::TooLarge {
+                setting: Setting::Window,
+                max
+            })
+        );
     }
 
     #[test]
@@ -263,7 +358,10 @@ mod bounds {
             assert_eq!(tight, max.into());
             let limit = Concurrency::<W>::try_new(1).unwrap();
             assert_eq!(limit.set_limit(max), Ok(1));
-            assert_eq!(bound(limit.set_limit(max + 1).unwrap_err()), (Setting::Limit, max.into()));
+            assert_eq!(
+                bound(limit.set_limit(max + 1).unwrap_err()),
+                (Setting::Limit, max.into())
+            );
             assert_eq!(limit.limit(), max);
         }
         on::<u64>((1 << 30) - 1);
@@ -274,23 +372,42 @@ mod bounds {
     #[test]
     fn of_a_rate() {
         let settings = |permits, tick| {
-            TokenBucket::builder(Rate::new(permits, nanos(1)), 1).tick(nanos(tick)).build_on::<u32>()
+            TokenBucket::builder(Rate::new(permits, nanos(1)), 1)
+                .tick(nanos(tick))
+                .build_on::<u32>()
         };
         let refused = |permits, tick| settings(permits, tick).map(drop).map_err(bound);
-        assert_eq!((refused(1, 1), refused(2, 1)), (Ok(()), Err((Setting::Rate, 1))));
-        assert_eq!((refused(1, 7), refused(2, 7)), (Ok(()), Err((Setting::Rate, 1))));
-        assert!(TokenBucket::builder(Rate::new(u32::MAX, nanos(1)), 1).build_on::<u64>().is_ok());
+        assert_eq!(
+            (refused(1, 1), refused(2, 1)),
+            (Ok(()), Err((Setting::Rate, 1)))
+        );
+        assert_eq!(
+            (refused(1, 7), refused(2, 7)),
+            (Ok(()), Err((Setting::Rate, 1)))
+        );
+        assert!(
+            TokenBucket::builder(Rate::new(u32::MAX, nanos(1)), 1)
+                .build_on::<u64>()
+                .is_ok()
+        );
     }
 
-    /// What a rate and its period have in common makes room; the bound that is named has it whatever the rate.
+    /// What a rate and its period have in common makes room; the bound that is named has it
+    /// whatever the rate.
     #[test]
     fn of_a_rate_is_accepted_for_any_period() {
         for period in [1, 6, 7, 9, 12, 997, 1_000, 5_491_950, 7_739_788] {
             for tick in [1, 3, 10, 64, 1_000, 999_983] {
                 let settings = |n| {
-                    TokenBucket::builder(Rate::new(n, nanos(period)), 1).tick(nanos(tick)).build_on::<u32>()
+                    TokenBucket::builder(Rate::new(n, nanos(period)), 1)
+                        .tick(nanos(tick))
+                        .build_on::<u32>()
                 };
-                let Err(SettingsError::TooLarge { setting: Setting::Rate, max }) = settings(u32::MAX) else {
+                let Err(SettingsError::TooLarge {
+                    setting: Setting::Rate,
+                    max,
+                }) = settings(u32::MAX)
+                else {
                     continue;
                 };
                 let max = u32::try_from(max).unwrap();
@@ -302,10 +419,14 @@ mod bounds {
     /// Where the tick is chosen by itself, the bound is the best of any tick.
     #[test]
     fn of_a_rate_and_a_burst_with_a_tick_of_its_own_choice() {
-        let settings = |rate, burst| TokenBucket::builder(Rate::per_second(rate), burst).build_on::<u32>();
+        let settings =
+            |rate, burst| TokenBucket::builder(Rate::per_second(rate), burst).build_on::<u32>();
         let quarter = 1u32 << 30;
         assert!(settings(quarter, 1).is_ok());
-        assert_eq!(bound(settings(quarter + 1, 1).unwrap_err()), (Setting::Rate, quarter.into()));
+        assert_eq!(
+            bound(settings(quarter + 1, 1).unwrap_err()),
+            (Setting::Rate, quarter.into())
+        );
         let rate = 1_000_000_000;
         let burst = is_tight(Setting::Burst, |burst| {
             bucket::<u32>(TokenBucket::builder(Rate::per_second(rate), burst).initial(0))
@@ -321,11 +442,16 @@ mod bounds {
                 let settings =
                     FixedWindow::builder((1 << bits) - 1, nanos(window)).started_by_first_request();
                 if let Ok(limiter) = settings.build_on::<u32>() {
-                    assert!(limiter.tick() <= nanos(window), "{} in {window} ns", limiter.limit());
+                    assert!(
+                        limiter.tick() <= nanos(window),
+                        "{} in {window} ns",
+                        limiter.limit()
+                    );
                 }
             }
         }
-        let coarse = FixedWindow::builder((1 << 25) - 1, nanos(3_000_000_000)).started_by_first_request();
+        let coarse =
+            FixedWindow::builder((1 << 25) - 1, nanos(3_000_000_000)).started_by_first_request();
         assert_eq!(coarse.build_on::<u32>().unwrap().tick(), SECOND);
     }
 }
@@ -335,11 +461,21 @@ mod staleness {
 
     /// One second is the least.
     fn at_least<W: Word>() {
-        let too_small = Err(SettingsError::TooSmall { setting: Setting::Staleness, min: 1_000_000_000 });
-        for (late, expected) in [(nanos(1), too_small), (nanos(999_999_999), too_small), (SECOND, Ok(()))] {
+        let too_small = Err(SettingsError::TooSmall {
+            setting: Setting::Staleness,
+            min: 1_000_000_000,
+        });
+        for (late, expected) in [
+            (nanos(1), too_small),
+            (nanos(999_999_999), too_small),
+            (SECOND, Ok(())),
+        ] {
             let settings = TokenBucket::builder(Rate::per_second(10), 10);
             assert_eq!(bucket::<W>(settings.staleness(late)), expected);
-            assert_eq!(window::<W>(FixedWindow::builder(10, SECOND).staleness(late)), expected);
+            assert_eq!(
+                window::<W>(FixedWindow::builder(10, SECOND).staleness(late)),
+                expected
+            );
             let settings = SlidingWindow::builder(10, SECOND, 4);
             assert_eq!(segments::<W, 4>(settings.staleness(late)), expected);
         }
@@ -355,7 +491,8 @@ mod staleness {
     #[test]
     fn is_at_most_a_quarter_of_the_word() {
         let bucket = |late| {
-            let settings = TokenBucket::builder(Rate::per_second(10), 10).tick(Duration::from_millis(1));
+            let settings =
+                TokenBucket::builder(Rate::per_second(10), 10).tick(Duration::from_millis(1));
             bucket::<u32>(settings.staleness(nanos(late)))
         };
         let refused = bucket(LONGEST).unwrap_err();
@@ -363,10 +500,14 @@ mod staleness {
         assert_eq!((setting, max), (Setting::Staleness, (1 << 30) * 1_000_000));
         assert_eq!((bucket(max), bucket(max + 1)), (Ok(()), Err(refused)));
 
-        let window = |late| window::<u32>(FixedWindow::builder(1_000, SECOND).staleness(nanos(late)));
+        let window =
+            |late| window::<u32>(FixedWindow::builder(1_000, SECOND).staleness(nanos(late)));
         let refused = window(LONGEST).unwrap_err();
         let (setting, max) = bound(refused);
-        assert_eq!((setting, max), (Setting::Staleness, (1 << 20) * 1_000_000_000));
+        assert_eq!(
+            (setting, max),
+            (Setting::Staleness, (1 << 20) * 1_000_000_000)
+        );
         assert_eq!((window(max), window(max + 1)), (Ok(()), Err(refused)));
     }
 
@@ -379,29 +520,49 @@ mod staleness {
         assert_eq!(bucket.tick(SECOND).build().unwrap().staleness(), 2 * SECOND);
         let window = FixedWindow::builder(10, SECOND).staleness(late);
         assert_eq!(window.build().unwrap().staleness(), 2 * SECOND);
-        let started = window.started_by_first_request().tick(Duration::from_millis(1));
+        let started = window
+            .started_by_first_request()
+            .tick(Duration::from_millis(1));
         assert_eq!(started.build().unwrap().staleness(), late);
         let sliding = SlidingWindow::<4>::builder(10, SECOND, 4).staleness(late);
         assert_eq!(sliding.build().unwrap().staleness(), late);
     }
 
-    /// Also where the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse one brings much at once.
+    /// Also where the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse
+    /// one brings much at once.
     #[test]
     fn is_at_least_a_tick() {
         let years = nanos(1 << 60);
         let settings = TokenBucket::builder(Rate::new(500_000_000, years), 5).stepwise();
         let bucket = settings.build_on::<u32>().unwrap();
         assert!(bucket.staleness() >= years, "{:?}", bucket.staleness());
-        assert!(bucket.try_acquire_at(Timestamp::from_nanos(1 << 60), 5).is_ok());
-        assert!(bucket.try_acquire_at(Timestamp::from_nanos((1 << 60) - 1), 1).is_err(), "1 ns late");
+        assert!(
+            bucket
+                .try_acquire_at(Timestamp::from_nanos(1 << 60), 5)
+                .is_ok()
+        );
+        assert!(
+            bucket
+                .try_acquire_at(Timestamp::from_nanos((1 << 60) - 1), 1)
+                .is_err(),
+            "1 ns late"
+        );
     }
 
     /// A duration that is longer than 292 years is no setting.
     #[test]
     fn is_at_most_292_years() {
         let settings = FixedWindow::builder(1, nanos(LONGEST)).staleness(nanos(LONGEST + 1));
-        assert_eq!(bound(settings.build().unwrap_err()), (Setting::Staleness, LONGEST));
-        assert!(FixedWindow::builder(1, nanos(LONGEST)).staleness(nanos(LONGEST)).build().is_ok());
+        assert_eq!(
+            bound(settings.build().unwrap_err()),
+            (Setting::Staleness, LONGEST)
+        );
+        assert!(
+            FixedWindow::builder(1, nanos(LONGEST))
+                .staleness(nanos(LONGEST))
+                .build()
+                .is_ok()
+        );
     }
 }
 
@@ -439,18 +600,45 @@ mod messages {
             (*panic.downcast_ref::<&str>().expect("a text")).to_owned()
         };
         let cases: [(fn(), &str); 8] = [
-            (|| _ = TokenBucket::new(Rate::per_second(1), 0), "burst must be at least 1"),
-            (|| _ = TokenBucket::new(Rate::per_second(1), u64::MAX), "burst is too large for the word"),
-            (|| _ = TokenBucket::new(Rate::new(1, Duration::ZERO), 1), "period must be at least 1 ns"),
-            (|| _ = FixedWindow::new(0, SECOND), "limit must be at least 1"),
-            (|| _ = FixedWindow::new(1, Duration::ZERO), "window must be at least 1 ns"),
-            (|| _ = SlidingWindow::<2>::new(1, SECOND, 3), "more segments than the ring holds"),
-            (|| _ = SlidingWindow::<2>::new(1, SECOND, 0), "segments must be at least 1"),
-            (|| _ = Concurrency::new(u32::MAX), "limit is too large for the word"),
+            (
+                || _ = TokenBucket::new(Rate::per_second(1), 0),
+                "burst must be at least 1",
+            ),
+            (
+                || _ = TokenBucket::new(Rate::per_second(1), u64::MAX),
+                "burst is too large for the word",
+            ),
+            (
+                || _ = TokenBucket::new(Rate::new(1, Duration::ZERO), 1),
+                "period must be at least 1 ns",
+            ),
+            (
+                || _ = FixedWindow::new(0, SECOND),
+                "limit must be at least 1",
+            ),
+            (
+                || _ = FixedWindow::new(1, Duration::ZERO),
+                "window must be at least 1 ns",
+            ),
+            (
+                || _ = SlidingWindow::<2>::new(1, SECOND, 3),
+                "more segments than the ring holds",
+            ),
+            (
+                || _ = SlidingWindow::<2>::new(1, SECOND, 0),
+                "segments must be at least 1",
+            ),
+            (
+                || _ = Concurrency::new(u32::MAX),
+                "limit is too large for the word",
+            ),
         ];
         for (build, part) in cases {
             let message = message(build);
-            assert!(message.starts_with("portcullis: ") && message.contains(part), "{message}");
+            assert!(
+                message.starts_with("portcullis: ") && message.contains(part),
+                "{message}"
+            );
         }
     }
 

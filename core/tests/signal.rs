@@ -1,8 +1,8 @@
-//! Takes and releases in a signal handler, on the limiter that the interrupted code is just using: bounds hold, nothing is lost, and nobody
-//! waits for the interrupted.
+//! Takes and releases in a signal handler, on the limiter that the interrupted code is just using:
+//! bounds hold, nothing is lost, and nobody waits for the interrupted.
 //!
-//! One thread and one timer, without the test harness, whose other threads the signals would go to. Time is a counter that both
-//! move on, so that the interrupted may come late with its `now`.
+//! One thread and one timer, without the test harness, whose other threads the signals would go to.
+//! Time is a counter that both move on, so that the interrupted may come late with its `now`.
 
 #[cfg(not(unix))]
 fn main() {}
@@ -26,8 +26,8 @@ mod interrupted {
     use std::time::Instant;
 
     use portcullis_core::{
-        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter,
-        Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, FixedWindow, LeaseId, LeasePool,
+        Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
     };
 
     /// Something that two contexts use at once, and what must hold of it.
@@ -97,10 +97,21 @@ mod interrupted {
         }
 
         fn check(&self) {
-            let (granted, bound) = (self.granted.load(Relaxed), (self.bound)(NOW.load(Relaxed) - 1));
-            assert!(granted <= bound, "{}: {granted} granted, {bound} at most", self.name);
+            let (granted, bound) = (
+                self.granted.load(Relaxed),
+                (self.bound)(NOW.load(Relaxed) - 1),
+            );
+            assert!(
+                granted <= bound,
+                "{}: {granted} granted, {bound} at most",
+                self.name
+            );
             // Asked for all the time, so that one too many would show.
-            assert!(granted + granted / 50 + 100 >= bound, "{}: {granted} granted of {bound}", self.name);
+            assert!(
+                granted + granted / 50 + 100 >= bound,
+                "{}: {granted} granted of {bound}",
+                self.name
+            );
         }
     }
 
@@ -136,7 +147,12 @@ mod interrupted {
         }
 
         fn check(&self) {
-            assert_eq!(self.limiter.in_use(), self.held.load(Relaxed), "{}: permits were lost", self.name);
+            assert_eq!(
+                self.limiter.in_use(),
+                self.held.load(Relaxed),
+                "{}: permits were lost",
+                self.name
+            );
         }
     }
 
@@ -152,7 +168,10 @@ mod interrupted {
         fn claim(&self, n: u32, deadline: Option<u64>) -> Option<LeaseId> {
             let now = NOW.fetch_add(1, Relaxed);
             let deadline = deadline.map(|after| Timestamp::from_nanos(now + after));
-            let id = self.leases.claim_at(Timestamp::from_nanos(now), n, deadline).ok()?;
+            let id = self
+                .leases
+                .claim_at(Timestamp::from_nanos(now), n, deadline)
+                .ok()?;
             self.claimed.fetch_add(n.into(), Relaxed);
             Some(id)
         }
@@ -165,7 +184,8 @@ mod interrupted {
         }
 
         fn sweep(&self, now: u64) {
-            self.returned.fetch_add(self.leases.sweep(Timestamp::from_nanos(now)), Relaxed);
+            self.returned
+                .fetch_add(self.leases.sweep(Timestamp::from_nanos(now)), Relaxed);
         }
     }
 
@@ -202,12 +222,17 @@ mod interrupted {
         fn check(&self) {
             self.sweep(u64::MAX - 1);
             let (claimed, returned) = (self.claimed.load(Relaxed), self.returned.load(Relaxed));
-            assert_eq!((self.leases.leases(), self.leases.limiter().in_use()), (0, 0), "permits were lost");
+            assert_eq!(
+                (self.leases.leases(), self.leases.limiter().in_use()),
+                (0, 0),
+                "permits were lost"
+            );
             assert_eq!(claimed, returned, "permits were lost");
         }
     }
 
-    /// A bucket whose settings main thread and handler both change, each in the middle of what the other one does.
+    /// A bucket whose settings main thread and handler both change, each in the middle of what the
+    /// other one does.
     struct Adjusted {
         bucket: AdjustableBucket,
         granted: AtomicU64,
@@ -228,7 +253,10 @@ mod interrupted {
 
         /// Another burst, at the same rate.
         fn adjust(&self, burst: u64) {
-            match self.bucket.adjust_at(Self::now(), BUCKET, burst, Carry::Keep) {
+            match self
+                .bucket
+                .adjust_at(Self::now(), BUCKET, burst, Carry::Keep)
+            {
                 Ok(()) => {}
                 Err(ChangeError::Busy) => _ = self.busy.fetch_add(1, Relaxed),
                 Err(error) => panic!("{error}"),
@@ -244,7 +272,9 @@ mod interrupted {
         fn work(&self) {
             call(|| self.take());
             call(|| self.adjust(3));
-            let reserved = self.bucket.reserve_at(Self::now(), 1, Duration::from_nanos(5));
+            let reserved = self
+                .bucket
+                .reserve_at(Self::now(), 1, Duration::from_nanos(5));
             if let Ok(reserved) = reserved {
                 let permits = reserved.permits();
                 let back = call(|| reserved.cancel_at(Self::now()));
@@ -264,7 +294,10 @@ mod interrupted {
             assert!(granted <= bound, "{granted} granted, {bound} at most");
             // Changes to the smaller burst lose what does not fit.
             assert!(4 * granted + 100 >= bound, "{granted} granted of {bound}");
-            assert!(self.busy.load(Relaxed) > 0, "no change was interrupted by another one");
+            assert!(
+                self.busy.load(Relaxed) > 0,
+                "no change was interrupted by another one"
+            );
         }
     }
 
@@ -292,12 +325,25 @@ mod interrupted {
         }
 
         fn check(&self) {
-            assert_eq!((self.first.in_use(), self.second.in_use()), (0, 0), "permits were lost");
+            assert_eq!(
+                (self.first.in_use(), self.second.in_use()),
+                (0, 0),
+                "permits were lost"
+            );
         }
     }
 
-    const fn replenishing<L>(name: &'static str, limiter: L, bound: fn(u64) -> u64) -> Replenishing<L> {
-        Replenishing { name, limiter, bound, granted: AtomicU64::new(0) }
+    const fn replenishing<L>(
+        name: &'static str,
+        limiter: L,
+        bound: fn(u64) -> u64,
+    ) -> Replenishing<L> {
+        Replenishing {
+            name,
+            limiter,
+            bound,
+            granted: AtomicU64::new(0),
+        }
     }
 
     const BUCKET: Rate = Rate::new(7, Duration::from_nanos(10));
@@ -311,8 +357,11 @@ mod interrupted {
         u64::from(LIMIT) * (now / WINDOW + 1)
     }
 
-    static BUCKET_64: Replenishing<TokenBucket> =
-        replenishing("token bucket, 64 bits", TokenBucket::new(BUCKET, 5), by_rate);
+    static BUCKET_64: Replenishing<TokenBucket> = replenishing(
+        "token bucket, 64 bits",
+        TokenBucket::new(BUCKET, 5),
+        by_rate,
+    );
     static FIXED_64: Replenishing<FixedWindow> = replenishing(
         "fixed window, 64 bits",
         FixedWindow::new(LIMIT as u64, Duration::from_nanos(WINDOW)),
@@ -358,8 +407,11 @@ mod interrupted {
         },
         held: AtomicU32::new(0),
     };
-    static PERMITS_64: Permits<u64> =
-        Permits { name: "concurrency, 64 bits", limiter: Concurrency::new(LIMIT), held: AtomicU32::new(0) };
+    static PERMITS_64: Permits<u64> = Permits {
+        name: "concurrency, 64 bits",
+        limiter: Concurrency::new(LIMIT),
+        held: AtomicU32::new(0),
+    };
     static POOL: Pool = Pool {
         leases: LeasePool::new(Concurrency::new(LIMIT)),
         claimed: AtomicU64::new(0),
@@ -368,7 +420,10 @@ mod interrupted {
     };
 
     static ADJUSTED: Adjusted = Adjusted {
-        bucket: match TokenBucket::builder(BUCKET, 5).tick(Duration::from_nanos(1)).debt(9).build_adjustable()
+        bucket: match TokenBucket::builder(BUCKET, 5)
+            .tick(Duration::from_nanos(1))
+            .debt(9)
+            .build_adjustable()
         {
             Ok(bucket) => bucket,
             Err(_) => panic!("does not fit"),
@@ -376,7 +431,10 @@ mod interrupted {
         granted: AtomicU64::new(0),
         busy: AtomicU64::new(0),
     };
-    static PAIR: Pair = Pair { first: Concurrency::new(2), second: Concurrency::new(2) };
+    static PAIR: Pair = Pair {
+        first: Concurrency::new(2),
+        second: Concurrency::new(2),
+    };
 
     static SUBJECTS: [&dyn Subject; 11] = [
         &BUCKET_64,
@@ -394,19 +452,32 @@ mod interrupted {
 
     /// Sends the process a SIGALRM every so many microseconds, or no more.
     fn alarm_every(micros: libc::suseconds_t) {
-        let interval = libc::timeval { tv_sec: 0, tv_usec: micros };
-        let timer = libc::itimerval { it_interval: interval, it_value: interval };
+        let interval = libc::timeval {
+            tv_sec: 0,
+            tv_usec: micros,
+        };
+        let timer = libc::itimerval {
+            it_interval: interval,
+            it_value: interval,
+        };
         // SAFETY: `timer` is valid for the call.
-        assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) }, 0);
+        assert_eq!(
+            unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) },
+            0
+        );
     }
 
     pub(crate) fn run() {
-        // SAFETY: the handler does nothing but atomic operations (and panics, if a check fails, which ends the test in any case).
+        // SAFETY: the handler does nothing but atomic operations (and panics, if a check fails,
+        // which ends the test in any case).
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_alarm as extern "C" fn(libc::c_int) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART;
-            assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()), 0);
+            assert_eq!(
+                libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()),
+                0
+            );
         }
         println!("\nrunning {} tests", SUBJECTS.len());
         for (index, subject) in SUBJECTS.iter().enumerate() {
@@ -426,8 +497,15 @@ mod interrupted {
             alarm_every(0);
             let (signals, landed) = (SIGNALS.load(Relaxed), LANDED.load(Relaxed));
             subject.check();
-            assert!(landed > 0, "{}: none of {signals} signals landed inside a call", subject.name());
-            println!("test {} ... ok ({landed} of {signals} signals landed inside a call)", subject.name());
+            assert!(
+                landed > 0,
+                "{}: none of {signals} signals landed inside a call",
+                subject.name()
+            );
+            println!(
+                "test {} ... ok ({landed} of {signals} signals landed inside a call)",
+                subject.name()
+            );
         }
         println!(
             "\ntest result: ok. {} passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",

@@ -1,5 +1,5 @@
-//! Slices: shares of a token bucket or a concurrency limit that a thread takes from without asking anybody, within the limit's own bound,
-//! whatever they have and however long they do nothing.
+//! Slices: shares of a token bucket or a concurrency limit that a thread takes from without asking
+//! anybody, within the limit's own bound, whatever they have and however long they do nothing.
 
 #[path = "support/allocations.rs"]
 mod allocations;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Idle, Lease, Limiter, LimiterExt, Rate, Receipt, Retry, Setting,
-    SettingsError, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
+    AllOf, Concurrency, Counted, Denied, Idle, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
+    Setting, SettingsError, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,7 +38,10 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Ten permits a second, and a burst of twenty, of which so many are there at first.
 fn bucket<W: Word>(initial: u64) -> SlicedBucket<W> {
-    TokenBucket::builder(Rate::per_second(10), 20).initial(initial).build_sliced_on().unwrap()
+    TokenBucket::builder(Rate::per_second(10), 20)
+        .initial(initial)
+        .build_sliced_on()
+        .unwrap()
 }
 
 /// Runs `$check` on both words.
@@ -55,7 +58,8 @@ fn take<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> u32 {
 
 // The bound.
 
-/// What was granted: permits by the tick that they count in, and the settings that they are to keep.
+/// What was granted: permits by the tick that they count in, and the settings that they are to
+/// keep.
 struct Account {
     permits: i128,
     period: i128,
@@ -109,7 +113,8 @@ struct Taken {
     newest: u64,
 }
 
-/// One random trace on one bucket and its slices, in which everything that was granted is accounted for.
+/// One random trace on one bucket and its slices, in which everything that was granted is accounted
+/// for.
 struct Trace<'a, W: Word> {
     bucket: &'a SlicedBucket<W>,
     slices: Vec<(Slice<&'a SlicedBucket<W>>, Option<Taken>)>,
@@ -137,7 +142,12 @@ impl<W: Word> Trace<'_, W> {
             self.written = instant;
         }
         self.account.add(instant, n.into());
-        Taken { n, receipt, instant, newest }
+        Taken {
+            n,
+            receipt,
+            instant,
+            newest,
+        }
     }
 
     /// A time to come at, with the clock or late.
@@ -158,11 +168,17 @@ impl<W: Word> Trace<'_, W> {
             1 => draws.magnitude(stale.min(full)),
             // When somebody else came.
             2 | 3 => {
-                self.clock - draws.one_of(&self.recent).clamp(self.clock.saturating_sub(stale), self.clock)
+                self.clock
+                    - draws
+                        .one_of(&self.recent)
+                        .clamp(self.clock.saturating_sub(stale), self.clock)
             }
             _ => 0,
         };
-        let now = self.clock.saturating_sub(late).max(self.seen.saturating_sub(stale));
+        let now = self
+            .clock
+            .saturating_sub(late)
+            .max(self.seen.saturating_sub(stale));
         self.recent[draws.below(3) as usize] = now;
         self.seen = self.seen.max(now);
         now
@@ -184,8 +200,12 @@ impl<W: Word> Trace<'_, W> {
     fn take_by_slice(&mut self, index: usize, now: u64, n: u32, keep: bool) {
         let before = self.word();
         let (slice, last) = self.slices.remove(index);
-        self.story.push(format!("slice {index} takes {n} of {slice:?} at {now}"));
-        let (peeked, available) = (slice.peek_at(ns(now), n).map(|_| ()), slice.available_at(ns(now)));
+        self.story
+            .push(format!("slice {index} takes {n} of {slice:?} at {now}"));
+        let (peeked, available) = (
+            slice.peek_at(ns(now), n).map(|_| ()),
+            slice.available_at(ns(now)),
+        );
         let taken = slice.take_at(ns(now), n);
         assert_eq!(peeked, taken.map(|_| ()), "{:#?}", self.story);
         assert_eq!(taken.is_ok(), available >= n.into(), "{:#?}", self.story);
@@ -203,7 +223,8 @@ impl<W: Word> Trace<'_, W> {
         self.slices.insert(index, (slice, last));
     }
 
-    /// Takes all that a slice has, about when it may no longer, and all that is there when it has gone.
+    /// Takes all that a slice has, about when it may no longer, and all that is there when it has
+    /// gone.
     fn empty(&mut self, draws: &mut Draws<'_>) {
         let index = draws.below(self.slices.len() as u64) as usize;
         self.clock += nanos(self.bucket.hold()) + draws.below(self.account.tick);
@@ -223,7 +244,11 @@ impl<W: Word> Trace<'_, W> {
             8 if !self.slices.is_empty() => self.empty(draws),
             0 | 1 => {
                 let greedy = self.bucket.available_at(ns(now)).clamp(1, burst);
-                let n = if draws.once_in(2) { greedy } else { draws.within(1, burst) };
+                let n = if draws.once_in(2) {
+                    greedy
+                } else {
+                    draws.within(1, burst)
+                };
                 self.take(now, n as u32);
             }
             2 if self.slices.len() < 4 => {
@@ -246,9 +271,12 @@ impl<W: Word> Trace<'_, W> {
             }
             4 => {
                 // What may be given back of the last take of the rest.
-                let Some(mut taken) = self.last.take() else { return };
+                let Some(mut taken) = self.last.take() else {
+                    return;
+                };
                 let back = self.bucket.refund_at(ns(now), taken.n, &mut taken.receipt);
-                self.story.push(format!("refund {back} of {} at {now}", taken.n));
+                self.story
+                    .push(format!("refund {back} of {} at {now}", taken.n));
                 self.account.add(taken.instant, -i128::from(back));
                 if back > 0 {
                     self.written = taken.newest;
@@ -259,7 +287,8 @@ impl<W: Word> Trace<'_, W> {
                 let (slice, last) = &mut self.slices[index];
                 let Some(mut taken) = last.take() else { return };
                 let back = slice.refund_at(ns(now), taken.n, &mut taken.receipt);
-                self.story.push(format!("refund {back} of {} to slice {index}", taken.n));
+                self.story
+                    .push(format!("refund {back} of {} to slice {index}", taken.n));
                 self.account.add(taken.instant, -i128::from(back));
             }
             _ if !self.slices.is_empty() => {
@@ -280,42 +309,67 @@ impl<W: Word> Trace<'_, W> {
     /// A denial has changed nothing, and says to the nanosecond when it would have been a grant.
     fn denied<L: Limiter>(&self, limiter: &L, before: &str, denied: Denied) {
         assert_eq!(self.word(), before, "{:#?}", self.story);
-        if let (Denied::Exhausted { permits, .. }, Retry::At(then)) = (denied, limiter.retry(denied)) {
+        if let (Denied::Exhausted { permits, .. }, Retry::At(then)) =
+            (denied, limiter.retry(denied))
+        {
             let earlier = ns(then.as_nanos() - 1);
-            assert!(limiter.peek_at(then, permits).is_ok(), "at {then}: {:#?}", self.story);
-            assert!(limiter.peek_at(earlier, permits).is_err(), "before {then}: {:#?}", self.story);
+            assert!(
+                limiter.peek_at(then, permits).is_ok(),
+                "at {then}: {:#?}",
+                self.story
+            );
+            assert!(
+                limiter.peek_at(earlier, permits).is_err(),
+                "before {then}: {:#?}",
+                self.story
+            );
         }
     }
 
-    /// Nothing is lost: without slices, once the time has passed in which it fills and in which a word that has wrapped counts as late, it
-    /// is full.
+    /// Nothing is lost: without slices, once the time has passed in which it fills and in which a
+    /// word that has wrapped counts as late, it is full.
     fn end(mut self) -> i128 {
         self.slices.clear();
         let (full, _, stale, _) = times(self.bucket, self.account.period / self.account.permits);
         let tick = nanos(self.bucket.tick());
         let later = self.clock.max(self.seen) + full + 2 * tick;
         let full_at = |now: u64| self.bucket.available_at(ns(now)) == self.bucket.burst();
-        assert!(full_at(later) || full_at(later + stale + full + tick), "{:#?}", self.story);
+        assert!(
+            full_at(later) || full_at(later + stale + full + tick),
+            "{:#?}",
+            self.story
+        );
         assert_eq!(self.bucket.sliced(), 0);
         self.account.check(&|| format!("{:#?}", self.story))
     }
 }
 
-/// The nanoseconds in which a bucket fills, and a permit comes in, at least; its staleness; its horizon.
+/// The nanoseconds in which a bucket fills, and a permit comes in, at least; its staleness; its
+/// horizon.
 fn times<W: Word>(bucket: &SlicedBucket<W>, per_permit: i128) -> (u64, u64, u64, u64) {
     let per_permit = u64::try_from(per_permit).unwrap() + 1;
     // Beyond some years, no clock can be far enough.
     let years = 20 * 365 * 86_400 * 1_000_000_000;
     let bounded = |duration| nanos(duration).min(years);
-    (bucket.burst() * per_permit, per_permit, bounded(bucket.staleness()), bounded(bucket.horizon()))
+    (
+        bucket.burst() * per_permit,
+        per_permit,
+        bounded(bucket.staleness()),
+        bounded(bucket.horizon()),
+    )
 }
 
 fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
     let mut fullest = i128::MIN;
     let mut period = 1;
     for seed in 0..count {
-        let Ok(bucket) = TokenBucket::builder(rate, burst).build_sliced_on::<W>() else { return };
-        let mut draws = Draws::Seeded { state: seed, steps: 0 };
+        let Ok(bucket) = TokenBucket::builder(rate, burst).build_sliced_on::<W>() else {
+            return;
+        };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
         let mut trace = Trace {
             bucket: &bucket,
             slices: Vec::new(),
@@ -336,8 +390,15 @@ fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
         }
         fullest = fullest.max(trace.end());
     }
-    println!("{rate:?}, burst {burst}, {} bits: fullest window {} over the rate", W::BITS, fullest / period);
-    assert!(2 * fullest > i128::from(burst) * period, "hardly used, so this shows nothing");
+    println!(
+        "{rate:?}, burst {burst}, {} bits: fullest window {} over the rate",
+        W::BITS,
+        fullest / period
+    );
+    assert!(
+        2 * fullest > i128::from(burst) * period,
+        "hardly used, so this shows nothing"
+    );
 }
 
 #[test]
@@ -363,7 +424,8 @@ fn no_window_holds_more_than_the_burst_and_the_rate_whatever_slices_do() {
 #[test]
 fn a_slice_that_was_idle_gives_back_no_more_than_there_was_room_for() {
     fn check<W: Word>() {
-        // What it has is taken at the last instant that it may be taken at, after the cut or after it has settled anew.
+        // What it has is taken at the last instant that it may be taken at, after the cut or after
+        // it has settled anew.
         for anew in [false, true] {
             let builder = TokenBucket::builder(Rate::per_second(100), 200);
             let bucket = builder.build_sliced_on::<W>().unwrap();
@@ -375,7 +437,10 @@ fn a_slice_that_was_idle_gives_back_no_more_than_there_was_room_for() {
             drop(slice);
             let rest = bucket.available_at(then) as u32;
             assert_eq!(take(&bucket, then, rest), rest);
-            assert!((90..=101).contains(&rest), "{rest} and 99 in an instant, anew: {anew}");
+            assert!(
+                (90..=101).contains(&rest),
+                "{rest} and 99 in an instant, anew: {anew}"
+            );
         }
     }
     on_both!(check);
@@ -402,7 +467,10 @@ fn a_slice_that_settles_for_a_tick_asks_again_in_the_first_instant_of_the_next_o
             let builder = TokenBucket::builder(Rate::per_second(5), 10).stepwise();
             let bucket = builder.build_sliced_on::<W>().unwrap();
             let slice = bucket.slice_at(at(1_000), 5).unwrap();
-            assert_eq!((bucket.hold(), take(&slice, ns(then), 5)), (Duration::ZERO, 5));
+            assert_eq!(
+                (bucket.hold(), take(&slice, ns(then), 5)),
+                (Duration::ZERO, 5)
+            );
             drop(slice);
             assert_eq!(bucket.available_at(ns(then)), 5, "ten at once, at {then}");
         }
@@ -427,30 +495,48 @@ fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever()
                     granted += 1;
                 }
                 assert!(granted <= 100, "{granted}: {laps} {part} {used}");
-                // It is full, but for what has come in since a slice began to be used, and for the staleness before each multiple of the horizon.
-                assert!(granted >= 75 || part == 63, "{granted}: {laps} {part} {used}");
+                // It is full, but for what has come in since a slice began to be used, and for the
+                // staleness before each multiple of the horizon.
+                assert!(
+                    granted >= 75 || part == 63,
+                    "{granted}: {laps} {part} {used}"
+                );
                 let stale = nanos(bucket.staleness()).min(horizon / 16);
-                assert_eq!(bucket.available_at(ns(now + 2 * stale + 200_000_000)), 100, "{laps} {part}");
+                assert_eq!(
+                    bucket.available_at(ns(now + 2 * stale + 200_000_000)),
+                    100,
+                    "{laps} {part}"
+                );
             }
         }
     }
     on_both!(check);
 }
 
-/// The word looks late to a slice that has asked last a horizon ago. If it took what it has, who comes late after it would find the bucket full.
+/// The word looks late to a slice that has asked last a horizon ago. If it took what it has, who
+/// comes late after it would find the bucket full.
 #[test]
 fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::per_second(10_000), 4).build_sliced_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::per_second(10_000), 4)
+            .build_sliced_on::<W>()
+            .unwrap();
         let tick = nanos(bucket.tick());
         assert_eq!(take(&bucket, at(1_000), 1), 1);
         let slice = bucket.slice_at(at(1_000), 2).unwrap();
         // The first tick in which the word looks late.
         let horizon = nanos(bucket.horizon());
-        let (mut idle, mut late) = (horizon / 2 / tick, (horizon - nanos(bucket.staleness()) / 2) / tick);
+        let (mut idle, mut late) = (
+            horizon / 2 / tick,
+            (horizon - nanos(bucket.staleness()) / 2) / tick,
+        );
         while late - idle > 1 {
             let middle = idle.midpoint(late);
-            if bucket.available_at(ns(middle * tick)) > 0 { idle = middle } else { late = middle }
+            if bucket.available_at(ns(middle * tick)) > 0 {
+                idle = middle
+            } else {
+                late = middle
+            }
         }
         let (before, now) = (ns(idle * tick), ns(late * tick));
         assert!(slice.peek_at(before, 2).is_ok(), "is known to be idle");
@@ -458,10 +544,15 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when()
         match slice.take_at(now, 2) {
             Ok(_) => taken += 2,
             Err(denied) => {
-                let Retry::At(then) = denied.retry(&slice) else { panic!("{denied}") };
+                let Retry::At(then) = denied.retry(&slice) else {
+                    panic!("{denied}")
+                };
                 assert!(slice.peek_at(then, 2).is_ok());
                 assert!(slice.peek_at(ns(then.as_nanos() - 1), 2).is_err());
-                assert_eq!((slice.available_at(now), slice.available_at(then) >= 2), (0, true));
+                assert_eq!(
+                    (slice.available_at(now), slice.available_at(then) >= 2),
+                    (0, true)
+                );
             }
         }
         drop(slice);
@@ -494,7 +585,13 @@ fn slices_have_at_most_half_of_the_burst_together() {
         assert_eq!(bucket.max_sliced(), 10);
         let refused = |k, capacity| {
             let denied = bucket.slice_at(at(0), k).unwrap_err();
-            assert_eq!(denied, Denied::ExceedsCapacity { permits: k, capacity });
+            assert_eq!(
+                denied,
+                Denied::ExceedsCapacity {
+                    permits: k,
+                    capacity
+                }
+            );
         };
         refused(11, 10);
         refused(u32::MAX, 10);
@@ -506,9 +603,21 @@ fn slices_have_at_most_half_of_the_burst_together() {
         refused(7, 6);
         assert_eq!((bucket.sliced(), four.size()), (4, 4));
         drop(four);
-        let one = TokenBucket::builder(Rate::per_second(1), 1).build_sliced_on::<W>().unwrap();
-        assert!(matches!(one.slice_at(at(0), 1), Err(Denied::ExceedsCapacity { capacity: 0, .. })));
-        assert_eq!((take(&one, at(0), 1), take(&one, at(999), 1), take(&one, at(1_000), 1)), (1, 0, 1));
+        let one = TokenBucket::builder(Rate::per_second(1), 1)
+            .build_sliced_on::<W>()
+            .unwrap();
+        assert!(matches!(
+            one.slice_at(at(0), 1),
+            Err(Denied::ExceedsCapacity { capacity: 0, .. })
+        ));
+        assert_eq!(
+            (
+                take(&one, at(0), 1),
+                take(&one, at(999), 1),
+                take(&one, at(1_000), 1)
+            ),
+            (1, 0, 1)
+        );
     }
     on_both!(check);
 }
@@ -518,7 +627,13 @@ fn a_slice_is_denied_while_its_permits_are_not_there_and_granted_to_the_nanoseco
     fn check<W: Word>() {
         let bucket = bucket::<W>(3);
         let denied = bucket.slice_at(at(0), 5).unwrap_err();
-        assert_eq!(denied, Denied::Exhausted { now: at(0), permits: 5 });
+        assert_eq!(
+            denied,
+            Denied::Exhausted {
+                now: at(0),
+                permits: 5
+            }
+        );
         assert_eq!(denied.retry(&bucket), Retry::At(at(200)));
         assert!(bucket.slice_at(ns(199_999_999), 5).is_err());
         assert_eq!(bucket.slice_at(at(200), 5).unwrap().held(), 5);
@@ -530,8 +645,18 @@ fn a_slice_is_denied_while_its_permits_are_not_there_and_granted_to_the_nanoseco
 fn a_slice_of_none_asks_the_rest_each_time() {
     let bucket = bucket::<u64>(20);
     let slice = bucket.slice_at(at(0), 0).unwrap();
-    assert_eq!((slice.size(), take(&slice, at(0), 20), take(&slice, at(0), 1)), (0, 20, 0));
-    assert_eq!(slice.take_at(at(0), 1).unwrap_err().retry(&slice), Retry::At(at(100)));
+    assert_eq!(
+        (
+            slice.size(),
+            take(&slice, at(0), 20),
+            take(&slice, at(0), 1)
+        ),
+        (0, 20, 0)
+    );
+    assert_eq!(
+        slice.take_at(at(0), 1).unwrap_err().retry(&slice),
+        Retry::At(at(100))
+    );
     let limit = Concurrency::new(2);
     let slice = limit.slice(0).unwrap();
     let lease = slice.try_acquire(2).unwrap();
@@ -546,20 +671,47 @@ fn more_than_there_can_be_beside_the_slices_is_told_so_and_comes_with_a_release(
         let bucket = bucket::<W>(20);
         let slice = bucket.slice_at(at(0), 8).unwrap();
         let denied = bucket.take_at(at(60_000), 13).unwrap_err();
-        assert_eq!(denied, Denied::ExceedsCapacity { permits: 13, capacity: 12 });
-        assert_eq!((denied.retry(&bucket), Limiter::capacity(&bucket)), (Retry::OnRelease, 12));
+        assert_eq!(
+            denied,
+            Denied::ExceedsCapacity {
+                permits: 13,
+                capacity: 12
+            }
+        );
+        assert_eq!(
+            (denied.retry(&bucket), Limiter::capacity(&bucket)),
+            (Retry::OnRelease, 12)
+        );
         assert_eq!(bucket.peek_at(at(60_000), 13), Err(denied));
         let denied = bucket.take_at(at(60_000), 21).unwrap_err();
         assert_eq!(denied.retry(&bucket), Retry::Never);
         // By way of the slice, what it has comes on top.
         let denied = slice.take_at(at(60_000), 21).unwrap_err();
-        assert_eq!(denied, Denied::ExceedsCapacity { permits: 21, capacity: 20 });
-        assert_eq!((slice.peek_at(at(60_000), 21), slice.capacity()), (Err(denied), 20));
-        assert_eq!((slice.take_at(at(60_000), 20).is_ok(), slice.capacity()), (true, 12));
+        assert_eq!(
+            denied,
+            Denied::ExceedsCapacity {
+                permits: 21,
+                capacity: 20
+            }
+        );
+        assert_eq!(
+            (slice.peek_at(at(60_000), 21), slice.capacity()),
+            (Err(denied), 20)
+        );
+        assert_eq!(
+            (slice.take_at(at(60_000), 20).is_ok(), slice.capacity()),
+            (true, 12)
+        );
         let denied = slice.take_at(at(60_000), 13).unwrap_err();
         assert_eq!(
             (denied, denied.retry(&slice)),
-            (Denied::ExceedsCapacity { permits: 13, capacity: 12 }, Retry::OnRelease)
+            (
+                Denied::ExceedsCapacity {
+                    permits: 13,
+                    capacity: 12
+                },
+                Retry::OnRelease
+            )
         );
         // Exhausted then, and too many since.
         let denied = bucket.take_at(at(60_000), 12).unwrap_err();
@@ -578,7 +730,10 @@ fn a_slice_says_to_the_nanosecond_when_what_it_lacks_comes_in() {
         let slice = bucket.slice_at(at(0), 4).unwrap();
         assert_eq!(take(&bucket, at(0), 6), 6);
         let denied = slice.take_at(at(0), 6).unwrap_err();
-        assert_eq!((slice.held(), denied.retry(&slice)), (4, Retry::At(at(200))));
+        assert_eq!(
+            (slice.held(), denied.retry(&slice)),
+            (4, Retry::At(at(200)))
+        );
         assert!(slice.take_at(ns(199_999_999), 6).is_err());
         assert!(slice.take_at(at(200), 6).is_ok());
         assert_eq!((slice.held(), bucket.available_at(at(200))), (0, 0));
@@ -598,8 +753,20 @@ fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
         assert_eq!(state(), before);
         assert_eq!(take(&slice, at(0), 3), 3);
         let before = state();
-        assert_eq!(slice.take_at(at(0), 0), Err(Denied::Exhausted { now: at(0), permits: 0 }));
-        assert_eq!(bucket.take_at(at(0), 0), Err(Denied::Exhausted { now: at(0), permits: 0 }));
+        assert_eq!(
+            slice.take_at(at(0), 0),
+            Err(Denied::Exhausted {
+                now: at(0),
+                permits: 0
+            })
+        );
+        assert_eq!(
+            bucket.take_at(at(0), 0),
+            Err(Denied::Exhausted {
+                now: at(0),
+                permits: 0
+            })
+        );
         assert!(slice.take_at(at(100), 0).is_ok());
         assert_eq!(state(), before);
     }
@@ -610,13 +777,28 @@ fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
 fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
     fn check<W: Word>(rate: Rate) {
         let build = |burst| TokenBucket::builder(rate, burst).build_sliced_on::<W>();
-        let Err(SettingsError::TooLarge { setting: Setting::Burst, max }) = build(u64::MAX) else {
+        let Err(SettingsError::TooLarge {
+            setting: Setting::Burst,
+            max,
+        }) = build(u64::MAX)
+        else {
             panic!("{:?}", build(u64::MAX).err());
         };
         let bucket = build(max).unwrap();
         assert_eq!(bucket.burst(), max);
-        for more in [max + 1, max + 2, max.next_power_of_two() + 1, max.saturating_mul(3)] {
-            assert_eq!(build(more).err(), Some(SettingsError::TooLarge { setting: Setting::Burst, max }));
+        for more in [
+            max + 1,
+            max + 2,
+            max.next_power_of_two() + 1,
+            max.saturating_mul(3),
+        ] {
+            assert_eq!(
+                build(more).err(),
+                Some(SettingsError::TooLarge {
+                    setting: Setting::Burst,
+                    max
+                })
+            );
         }
         let k = u32::try_from(bucket.max_sliced()).unwrap_or(u32::MAX);
         let slice = bucket.slice_at(at(0), k).unwrap();
@@ -624,23 +806,54 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
         drop(slice);
         assert_eq!(bucket.sliced(), 0);
     }
-    for rate in [Rate::per_second(1), Rate::per_second(999_999_937), Rate::per_day(1)] {
+    for rate in [
+        Rate::per_second(1),
+        Rate::per_second(999_999_937),
+        Rate::per_day(1),
+    ] {
         check::<u64>(rate);
     }
-    for rate in [Rate::per_second(1), Rate::per_second(1_000), Rate::per_day(1)] {
+    for rate in [
+        Rate::per_second(1),
+        Rate::per_second(1_000),
+        Rate::per_day(1),
+    ] {
         check::<u32>(rate);
     }
     let builder = TokenBucket::builder(Rate::per_second(1), 4);
     let debt = builder.debt(1).build_sliced().unwrap_err();
-    assert_eq!(debt, SettingsError::TooLarge { setting: Setting::Debt, max: 0 });
+    assert_eq!(
+        debt,
+        SettingsError::TooLarge {
+            setting: Setting::Debt,
+            max: 0
+        }
+    );
     assert_eq!(
         builder.initial(5).build_sliced().unwrap_err(),
-        SettingsError::TooLarge { setting: Setting::Initial, max: 4 }
+        SettingsError::TooLarge {
+            setting: Setting::Initial,
+            max: 4
+        }
     );
-    assert!(TokenBucket::builder(Rate::per_second(1), 0).build_sliced().is_err());
+    assert!(
+        TokenBucket::builder(Rate::per_second(1), 0)
+            .build_sliced()
+            .is_err()
+    );
     // Where no burst would do, the rate is named.
-    let fast = TokenBucket::builder(Rate::new(u32::MAX, Duration::from_nanos(1)), 4).build_sliced_on::<u32>();
-    assert!(matches!(fast, Err(SettingsError::TooLarge { setting: Setting::Rate, .. })), "{fast:?}");
+    let fast = TokenBucket::builder(Rate::new(u32::MAX, Duration::from_nanos(1)), 4)
+        .build_sliced_on::<u32>();
+    assert!(
+        matches!(
+            fast,
+            Err(SettingsError::TooLarge {
+                setting: Setting::Rate,
+                ..
+            })
+        ),
+        "{fast:?}"
+    );
 }
 
 // Without slices, and at odd rates.
@@ -648,21 +861,35 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
 #[test]
 fn without_slices_it_decides_as_a_token_bucket_does() {
     fn check<W: Word>(rate: Rate, burst: u64) {
-        let sliced = TokenBucket::builder(rate, burst).build_sliced_on::<W>().unwrap();
+        let sliced = TokenBucket::builder(rate, burst)
+            .build_sliced_on::<W>()
+            .unwrap();
         let tick = sliced.tick();
-        let plain = TokenBucket::builder(rate, burst).tick(tick).build_on::<W>().unwrap();
-        let mut draws = Draws::Seeded { state: burst, steps: 0 };
+        let plain = TokenBucket::builder(rate, burst)
+            .tick(tick)
+            .build_on::<W>()
+            .unwrap();
+        let mut draws = Draws::Seeded {
+            state: burst,
+            steps: 0,
+        };
         let mut clock = 0;
         for _ in 0..5_000 {
             clock += draws.magnitude(3_000_000_000);
             let now = ns(clock - draws.magnitude(clock.min(1_000_000_000)));
             let n = draws.within(0, burst + 1) as u32;
-            assert_eq!(sliced.peek_at(now, n).map(|_| ()), plain.peek_at(now, n).map(|_| ()));
+            assert_eq!(
+                sliced.peek_at(now, n).map(|_| ()),
+                plain.peek_at(now, n).map(|_| ())
+            );
             let (one, other) = (sliced.take_at(now, n), plain.take_at(now, n));
             assert_eq!(one.map(|_| ()), other.map(|_| ()));
             match (one, other) {
                 (Ok(mut one), Ok(mut other)) if draws.once_in(3) && n > 0 => {
-                    assert_eq!(sliced.refund_at(now, n, &mut one), plain.refund_at(now, n, &mut other));
+                    assert_eq!(
+                        sliced.refund_at(now, n, &mut one),
+                        plain.refund_at(now, n, &mut other)
+                    );
                 }
                 (Err(denied), _) => assert_eq!(denied.retry(&sliced), denied.retry(&plain)),
                 _ => {}
@@ -671,9 +898,12 @@ fn without_slices_it_decides_as_a_token_bucket_does() {
             assert_eq!(sliced.idle_at(now), plain.idle_at(now));
         }
     }
-    for (rate, burst) in
-        [(Rate::per_second(10), 20), (Rate::per_minute(7), 3), (Rate::per_second(997), 50), (Rate::ZERO, 4)]
-    {
+    for (rate, burst) in [
+        (Rate::per_second(10), 20),
+        (Rate::per_minute(7), 3),
+        (Rate::per_second(997), 50),
+        (Rate::ZERO, 4),
+    ] {
         check::<u64>(rate, burst);
         check::<u32>(rate, burst);
     }
@@ -682,13 +912,21 @@ fn without_slices_it_decides_as_a_token_bucket_does() {
 #[test]
 fn a_slice_of_a_bucket_without_refill_has_its_share_and_no_more() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::ZERO, 10).build_sliced_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::ZERO, 10)
+            .build_sliced_on::<W>()
+            .unwrap();
         let slice = bucket.slice_at(at(0), 5).unwrap();
         assert_eq!(take(&slice, Timestamp::MAX, 4), 4);
         assert_eq!(take(&bucket, at(0), 5), 5);
-        assert_eq!(slice.take_at(at(9), 2).unwrap_err().retry(&slice), Retry::Never);
+        assert_eq!(
+            slice.take_at(at(9), 2).unwrap_err().retry(&slice),
+            Retry::Never
+        );
         drop(slice);
-        assert_eq!((take(&bucket, at(7), 1), take(&bucket, Timestamp::MAX, 1)), (1, 0));
+        assert_eq!(
+            (take(&bucket, at(7), 1), take(&bucket, Timestamp::MAX, 1)),
+            (1, 0)
+        );
     }
     on_both!(check);
 }
@@ -696,7 +934,9 @@ fn a_slice_of_a_bucket_without_refill_has_its_share_and_no_more() {
 #[test]
 fn a_slice_of_an_unlimited_bucket_is_never_denied_what_fits_the_word() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 10).build_sliced_on::<W>().unwrap();
+        let bucket = TokenBucket::builder(Rate::UNLIMITED, 10)
+            .build_sliced_on::<W>()
+            .unwrap();
         let slice = bucket.slice_at(at(0), 5).unwrap();
         for n in [0, 1, 5, 6, 1_000, 1_000_000] {
             assert!(slice.take_at(at(0), n).is_ok() && bucket.take_at(at(0), n).is_ok());
@@ -710,11 +950,21 @@ fn a_slice_of_an_unlimited_bucket_is_never_denied_what_fits_the_word() {
 
 #[test]
 fn a_slice_of_a_stepwise_bucket_keeps_the_steps() {
-    let bucket = TokenBucket::builder(Rate::per_second(5), 10).stepwise().initial(0).build_sliced().unwrap();
+    let bucket = TokenBucket::builder(Rate::per_second(5), 10)
+        .stepwise()
+        .initial(0)
+        .build_sliced()
+        .unwrap();
     assert!(bucket.slice_at(at(999), 1).is_err());
     let slice = bucket.slice_at(at(1_000), 5).unwrap();
-    assert_eq!((take(&slice, at(1_999), 5), take(&slice, at(1_999), 1)), (5, 0));
-    assert_eq!((take(&slice, at(2_000), 5), take(&slice, at(2_000), 1)), (5, 0));
+    assert_eq!(
+        (take(&slice, at(1_999), 5), take(&slice, at(1_999), 1)),
+        (5, 0)
+    );
+    assert_eq!(
+        (take(&slice, at(2_000), 5), take(&slice, at(2_000), 1)),
+        (5, 0)
+    );
 }
 
 #[test]
@@ -733,21 +983,30 @@ fn time_may_end_while_a_slice_is_out() {
 
 // The rate.
 
-/// What `demand` is granted in 200 s of 1,000 permits a second, from an empty bucket of 100, asked each `step`.
+/// What `demand` is granted in 200 s of 1,000 permits a second, from an empty bucket of 100, asked
+/// each `step`.
 fn saturated<W: Word>(
     sizes: &[u32],
     step: Duration,
     mut demand: impl FnMut(usize, &[Slice<&SlicedBucket<W>>], Timestamp) -> u64,
 ) {
-    let bucket = TokenBucket::builder(Rate::per_second(1_000), 100).build_sliced_on::<W>().unwrap();
-    let slices: Vec<_> = sizes.iter().map(|&size| bucket.slice_at(at(0), size).unwrap()).collect();
+    let bucket = TokenBucket::builder(Rate::per_second(1_000), 100)
+        .build_sliced_on::<W>()
+        .unwrap();
+    let slices: Vec<_> = sizes
+        .iter()
+        .map(|&size| bucket.slice_at(at(0), size).unwrap())
+        .collect();
     let (mut now, mut turn, mut granted) = (0, 0, 0);
     while now < 200_000_000_000 {
         granted += demand(turn, &slices, ns(now));
         turn += 1;
         now += nanos(step);
     }
-    assert!(granted >= 198_000, "{granted} of 200,000, {sizes:?} each {step:?}");
+    assert!(
+        granted >= 198_000,
+        "{granted} of 200,000, {sizes:?} each {step:?}"
+    );
     assert!(granted <= 200_100, "{granted}");
 }
 
@@ -762,16 +1021,22 @@ fn all_of(slice: &impl Limiter, now: Timestamp, n: u32) -> u64 {
 #[test]
 fn saturated_demand_gets_the_rate_by_way_of_one_slice_or_of_several_in_turn() {
     fn check<W: Word>() {
-        for step in [100, 999, 1_000, 3_000, 6_250, 7_001, 20_000, 43_000].map(Duration::from_micros) {
+        for step in
+            [100, 999, 1_000, 3_000, 6_250, 7_001, 20_000, 43_000].map(Duration::from_micros)
+        {
             saturated::<W>(&[50], step, |_, slices, now| all_of(&slices[0], now, 1));
-            saturated::<W>(&[10; 5], step, |turn, slices, now| all_of(&slices[turn % 5], now, 1));
+            saturated::<W>(&[10; 5], step, |turn, slices, now| {
+                all_of(&slices[turn % 5], now, 1)
+            });
             saturated::<W>(&[10; 5], step, |turn, slices, now| {
                 all_of(&slices[turn % 5], now, 3) + all_of(&slices[turn % 5], now, 1)
             });
             // One of two is idle, and keeps its half of the half.
             saturated::<W>(&[25, 25], step, |_, slices, now| all_of(&slices[0], now, 1));
             // The rest beside slices that do nothing.
-            saturated::<W>(&[50], step, |_, slices, now| all_of(slices[0].limiter(), now, 1));
+            saturated::<W>(&[50], step, |_, slices, now| {
+                all_of(slices[0].limiter(), now, 1)
+            });
         }
     }
     on_both!(check);
@@ -786,9 +1051,20 @@ fn the_last_take_of_a_slice_is_undone_exactly_and_takes_in_reverse() {
         let slice = bucket.slice_at(at(0), 8).unwrap();
         let mut one = slice.try_acquire_at(at(0), 3).unwrap();
         let mut other = slice.try_acquire_at(at(0), 2).unwrap();
-        assert_eq!(one.refund_at(at(0), 1), Ok(0), "another one was taken since");
-        assert_eq!((other.refund_at(at(0), 1), other.refund_at(at(0), 1)), (Ok(1), Ok(1)));
-        assert_eq!((one.refund_at(at(0), 2), slice.held()), (Ok(2), 7), "one was given up");
+        assert_eq!(
+            one.refund_at(at(0), 1),
+            Ok(0),
+            "another one was taken since"
+        );
+        assert_eq!(
+            (other.refund_at(at(0), 1), other.refund_at(at(0), 1)),
+            (Ok(1), Ok(1))
+        );
+        assert_eq!(
+            (one.refund_at(at(0), 2), slice.held()),
+            (Ok(2), 7),
+            "one was given up"
+        );
         assert_eq!(bucket.available_at(at(0)), 7);
     }
     on_both!(check);
@@ -803,7 +1079,10 @@ fn what_was_taken_before_a_draw_is_worth_nothing_after_it() {
         let rest = bucket.available_at(at(0)) as u32;
         // Draws all that is left, so that the slice has nothing, as after the first take.
         let mut new = slice.try_acquire_at(at(0), rest).unwrap();
-        assert_eq!((slice.held(), old.refund_at(at(0), 8), slice.held()), (0, Ok(0), 0));
+        assert_eq!(
+            (slice.held(), old.refund_at(at(0), 8), slice.held()),
+            (0, Ok(0), 0)
+        );
         assert_eq!(take(&slice, at(0), 1), 0);
         assert_eq!((new.refund_at(at(0), 8), slice.held()), (Ok(8), 8));
     }
@@ -833,12 +1112,24 @@ fn the_rest_takes_nothing_back_beside_slices_that_may_have_built_on_it() {
         let mut lease = bucket.try_acquire_at(at(0), rest).unwrap();
         // It finds itself settled, as far as the word is, and writes nothing.
         let before = format!("{bucket:?}");
-        assert_eq!((take(&slice, at(800), 10), format!("{bucket:?}")), (10, before));
+        assert_eq!(
+            (take(&slice, at(800), 10), format!("{bucket:?}")),
+            (10, before)
+        );
         assert_eq!(lease.refund_at(at(0), rest), Ok(0));
         drop(slice);
-        assert!(bucket.available_at(at(800)) <= 10, "20 in an instant at most");
+        assert!(
+            bucket.available_at(at(800)) <= 10,
+            "20 in an instant at most"
+        );
         let mut lease = bucket.try_acquire_at(at(9_000), 5).unwrap();
-        assert_eq!((lease.refund_at(at(9_000), 5), bucket.available_at(at(9_000))), (Ok(5), 20));
+        assert_eq!(
+            (
+                lease.refund_at(at(9_000), 5),
+                bucket.available_at(at(9_000))
+            ),
+            (Ok(5), 20)
+        );
     }
     on_both!(check);
 }
@@ -862,17 +1153,36 @@ impl Limiter for Fickle {
 fn all_of_several_limits_rolls_a_slice_back_exactly() {
     fn check<W: Word>() {
         let (bucket, limit) = (bucket::<W>(15), Concurrency::<W>::try_new(9).unwrap());
-        let slices = (bucket.slice_at(at(0), 6).unwrap(), Slice::cut_at(&limit, at(0), 6).unwrap());
+        let slices = (
+            bucket.slice_at(at(0), 6).unwrap(),
+            Slice::cut_at(&limit, at(0), 6).unwrap(),
+        );
         assert_eq!(take(&slices.0, at(0), 1), 1);
-        let state = || (slices.0.held(), slices.1.held(), format!("{bucket:?}"), limit.available());
+        let state = || {
+            (
+                slices.0.held(),
+                slices.1.held(),
+                format!("{bucket:?}"),
+                limit.available(),
+            )
+        };
         let before = state();
         for n in [1, 3, 5] {
-            let denied = AllOf::new((&slices.0, &slices.1, Fickle)).try_acquire_at(at(0), n).unwrap_err();
+            let denied = AllOf::new((&slices.0, &slices.1, Fickle))
+                .try_acquire_at(at(0), n)
+                .unwrap_err();
             assert_eq!((denied.index, state()), (2, before.clone()));
         }
         // More than the slices have is drawn, and stays with them as far as they have room.
-        assert!(AllOf::new((&slices.0, &slices.1, Fickle)).try_acquire_at(at(0), 7).is_err());
-        assert_eq!((slices.0.held(), slices.1.held(), limit.available()), (6, 6, 3));
+        assert!(
+            AllOf::new((&slices.0, &slices.1, Fickle))
+                .try_acquire_at(at(0), 7)
+                .is_err()
+        );
+        assert_eq!(
+            (slices.0.held(), slices.1.held(), limit.available()),
+            (6, 6, 3)
+        );
         // The same slice twice is asked once, for both.
         let twice = AllOf::new((&slices.0, &slices.0));
         let lease = twice.try_acquire_at(at(0), 3).unwrap();
@@ -885,7 +1195,10 @@ fn all_of_several_limits_rolls_a_slice_back_exactly() {
 fn a_wrapper_takes_a_slice_as_any_limiter() {
     let bucket = bucket::<u64>(20);
     let counted = Counted::new(bucket.slice_at(at(0), 4).unwrap());
-    assert_eq!((take(&counted, at(0), 3), take(&counted, at(0), 17)), (3, 0));
+    assert_eq!(
+        (take(&counted, at(0), 3), take(&counted, at(0), 17)),
+        (3, 0)
+    );
     assert_eq!((counted.counts().granted, counted.counts().denied), (1, 1));
     let detail = counted.explain_at(at(0), 2);
     assert!(detail.is_allowed() && detail.available > 10);
@@ -897,7 +1210,10 @@ fn a_wrapper_takes_a_slice_as_any_limiter() {
 fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
     fn check<W: Word>() {
         for seed in 0..400 {
-            let mut draws = Draws::Seeded { state: seed, steps: 0 };
+            let mut draws = Draws::Seeded {
+                state: seed,
+                steps: 0,
+            };
             let limit = Concurrency::<W>::try_new(draws.within(2, 12) as u32).unwrap();
             let limit = Rc::new(limit);
             let mut slices: Vec<Rc<Slice<Rc<Concurrency<W>>>>> = Vec::new();
@@ -906,7 +1222,10 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
                 match draws.below(7) {
                     0 if slices.len() < 3 => {
                         let k = draws.within(0, 7) as u32;
-                        let (had, cut) = (limit.available(), Slice::cut_at(Rc::clone(&limit), at(0), k));
+                        let (had, cut) = (
+                            limit.available(),
+                            Slice::cut_at(Rc::clone(&limit), at(0), k),
+                        );
                         assert_eq!(cut.is_ok(), k == 0 || had > k);
                         slices.extend(cut.map(Rc::new));
                     }
@@ -949,7 +1268,11 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
                     + direct.iter().map(Lease::permits).sum::<u32>();
                 // Those of slices that are kept by leases alone are counted through these.
                 let mut held = BTreeMap::new();
-                for slice in slices.iter().map(|slice| &**slice).chain(leases.iter().map(Lease::limiter)) {
+                for slice in slices
+                    .iter()
+                    .map(|slice| &**slice)
+                    .chain(leases.iter().map(Lease::limiter))
+                {
                     held.insert(core::ptr::from_ref(slice), slice.held());
                     assert!(slice.held() <= slice.size());
                 }
@@ -973,16 +1296,31 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
 #[test]
 fn a_slice_leaves_the_last_permit_to_everybody() {
     let limit = Concurrency::new(5);
-    assert_eq!(limit.slice(5).unwrap_err(), Denied::ExceedsCapacity { permits: 5, capacity: 4 });
+    assert_eq!(
+        limit.slice(5).unwrap_err(),
+        Denied::ExceedsCapacity {
+            permits: 5,
+            capacity: 4
+        }
+    );
     assert_eq!(
         limit.slice(u32::MAX).unwrap_err(),
-        Denied::ExceedsCapacity { permits: u32::MAX, capacity: 4 }
+        Denied::ExceedsCapacity {
+            permits: u32::MAX,
+            capacity: 4
+        }
     );
     let slice = limit.slice(3).unwrap();
     let denied = limit.slice(2).unwrap_err();
     assert_eq!(
         (denied, denied.retry(&limit)),
-        (Denied::Exhausted { now: Timestamp::ZERO, permits: 2 }, Retry::OnRelease)
+        (
+            Denied::Exhausted {
+                now: Timestamp::ZERO,
+                permits: 2
+            },
+            Retry::OnRelease
+        )
     );
     let other = limit.slice(1).unwrap();
     assert_eq!((limit.available(), slice.held(), other.held()), (1, 3, 1));
@@ -999,9 +1337,21 @@ fn what_a_slice_has_beyond_its_size_goes_back_to_the_limit() {
         let denied = slice.try_acquire(3).unwrap_err();
         assert_eq!(
             (denied, denied.retry(&slice)),
-            (Denied::Exhausted { now: at(0), permits: 3 }, Retry::OnRelease)
+            (
+                Denied::Exhausted {
+                    now: at(0),
+                    permits: 3
+                },
+                Retry::OnRelease
+            )
         );
-        assert!(matches!(slice.try_acquire(11), Err(Denied::ExceedsCapacity { permits: 11, capacity: 10 })));
+        assert!(matches!(
+            slice.try_acquire(11),
+            Err(Denied::ExceedsCapacity {
+                permits: 11,
+                capacity: 10
+            })
+        ));
         drop(other);
         assert_eq!((slice.held(), limit.available()), (4, 3));
         drop(one);
@@ -1028,7 +1378,9 @@ fn a_limit_that_is_lowered_beside_a_slice_grants_nothing_until_enough_is_back() 
 fn a_slice_goes_to_another_thread_with_what_points_to_its_limiter() {
     fn sliced<L: Sliceable + Send + Sync + 'static>(limiter: &Arc<L>) {
         let slice = Slice::cut_at(Arc::clone(limiter), at(0), 4).unwrap();
-        let slice = std::thread::spawn(move || (take(&slice, at(0), 3), slice)).join().unwrap();
+        let slice = std::thread::spawn(move || (take(&slice, at(0), 3), slice))
+            .join()
+            .unwrap();
         assert_eq!((slice.0, slice.1.held()), (3, 1));
     }
     sliced(&Arc::new(bucket::<u64>(20)));
@@ -1046,13 +1398,20 @@ fn work<W: Word>(
     seed: u64,
     until: u64,
 ) -> Spans {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
     let mut spans = Spans::new();
     let mut slice: Option<Slice<&_>> = None;
     let mut calls = 0;
     loop {
         calls += 1;
-        let tick = if calls % 16 == 0 { clock.fetch_add(1, SeqCst) } else { clock.load(SeqCst) };
+        let tick = if calls % 16 == 0 {
+            clock.fetch_add(1, SeqCst)
+        } else {
+            clock.load(SeqCst)
+        };
         if tick > until {
             return spans;
         }
@@ -1091,8 +1450,9 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
             std::thread::scope(|scope| {
                 let (bucket, clock, begun) = (&bucket, &clock, &begun);
                 let others = scope.spawn(move || work(bucket, clock, begun, 2 * seed, UNTIL));
-                for (span, n) in
-                    work(bucket, clock, begun, 2 * seed + 1, UNTIL).into_iter().chain(others.join().unwrap())
+                for (span, n) in work(bucket, clock, begun, 2 * seed + 1, UNTIL)
+                    .into_iter()
+                    .chain(others.join().unwrap())
                 {
                     *spans.entry(span).or_default() += n;
                 }
@@ -1108,7 +1468,10 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
                         sum += n;
                         let over = (2 * sum).saturating_sub(3 * (last - from));
                         fullest = fullest.max(over);
-                        assert!(over <= 2 * BURST, "{sum} from {from} to {last}, seed {seed}");
+                        assert!(
+                            over <= 2 * BURST,
+                            "{sum} from {from} to {last}, seed {seed}"
+                        );
                     }
                 }
             }
@@ -1118,9 +1481,15 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
                 W::BITS,
                 fullest / 2
             );
-            assert!(fullest > BURST && total > UNTIL, "hardly used, so this shows nothing");
+            assert!(
+                fullest > BURST && total > UNTIL,
+                "hardly used, so this shows nothing"
+            );
             assert_eq!(
-                (bucket.sliced(), bucket.available_at(Timestamp::from_micros(UNTIL + 100))),
+                (
+                    bucket.sliced(),
+                    bucket.available_at(Timestamp::from_micros(UNTIL + 100))
+                ),
                 (0, BURST)
             );
         }
@@ -1148,7 +1517,11 @@ fn nothing_about_slices_allocates() {
             }
         }
     }
-    assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1, "what is counted");
+    assert_eq!(
+        allocations(|| drop(core::hint::black_box(Box::new(1)))),
+        1,
+        "what is counted"
+    );
     let allocated = allocations(|| {
         on_both!(slices);
     });
@@ -1157,15 +1530,36 @@ fn nothing_about_slices_allocates() {
 
 #[test]
 fn a_rollback_beside_a_slice_costs_the_rest_what_was_rolled_back_until_that_has_come_in() {
-    let (bucket, twin) =
-        (SlicedBucket::new(Rate::per_second(10), 20), SlicedBucket::new(Rate::per_second(10), 20));
-    let slices = (bucket.slice_at(at(0), 8).unwrap(), twin.slice_at(at(0), 8).unwrap());
-    assert!(AllOf::new((&bucket, Fickle)).try_acquire_at(at(1_000), 4).is_err());
+    let (bucket, twin) = (
+        SlicedBucket::new(Rate::per_second(10), 20),
+        SlicedBucket::new(Rate::per_second(10), 20),
+    );
+    let slices = (
+        bucket.slice_at(at(0), 8).unwrap(),
+        twin.slice_at(at(0), 8).unwrap(),
+    );
+    assert!(
+        AllOf::new((&bucket, Fickle))
+            .try_acquire_at(at(1_000), 4)
+            .is_err()
+    );
     for (now, lost) in [(1_000, 4), (1_100, 3), (1_300, 1), (1_400, 0), (9_000, 0)] {
-        assert_eq!(bucket.available_at(at(now)) + lost, twin.available_at(at(now)), "at {now}");
+        assert_eq!(
+            bucket.available_at(at(now)) + lost,
+            twin.available_at(at(now)),
+            "at {now}"
+        );
     }
     drop(slices);
     let (before, now) = (bucket.available_at(at(9_000)), at(9_000));
-    assert!(AllOf::new((&bucket, Fickle)).try_acquire_at(now, 4).is_err());
-    assert_eq!(bucket.available_at(now), before, "without slices it is exact");
+    assert!(
+        AllOf::new((&bucket, Fickle))
+            .try_acquire_at(now, 4)
+            .is_err()
+    );
+    assert_eq!(
+        bucket.available_at(now),
+        before,
+        "without slices it is exact"
+    );
 }

@@ -1,9 +1,10 @@
 //! Real threads on one limiter, with every admission recorded, and every window of time checked.
 //!
-//! An admission counts at the later of its own `now` and the newest `now` written before it (the law of one-sided error). Which that was, only the
-//! limiter's word knew at that moment. So each thread notes the newest `now` that any thread had come with before its own call
-//! returned: the instant lies between that and its own `now`. A window surely holds those admissions whose whole interval it
-//! holds, and these must never be more than the limiter promises.
+//! An admission counts at the later of its own `now` and the newest `now` written before it (the
+//! law of one-sided error). Which that was, only the limiter's word knew at that moment. So each
+//! thread notes the newest `now` that any thread had come with before its own call returned: the
+//! instant lies between that and its own `now`. A window surely holds those admissions whose whole
+//! interval it holds, and these must never be more than the limiter promises.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -17,8 +18,8 @@ use std::time::Instant;
 
 use draws::Draws;
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, StaleId, Timestamp,
-    TokenBucket,
+    ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, StaleId,
+    Timestamp, TokenBucket,
 };
 
 const THREADS: u64 = 4;
@@ -41,7 +42,10 @@ fn duration() -> Duration {
 /// Repeats a round until it has used its limiter so much that it shows something: how much that is
 /// depends on the load of the machine.
 fn until_used(mut round: impl FnMut() -> bool) {
-    assert!((0..50).any(|_| round()), "hardly used, so this shows nothing");
+    assert!(
+        (0..50).any(|_| round()),
+        "hardly used, so this shows nothing"
+    );
 }
 
 /// Hammers `limiter` from several threads for `time`, and returns all admissions.
@@ -53,21 +57,35 @@ fn hammer<L: Limiter + Sync>(limiter: &L, most: u64, time: Duration) -> Vec<Admi
         for seed in 0..THREADS {
             let (begun, all) = (&begun, &all);
             scope.spawn(move || {
-                let mut draws = Draws::Seeded { state: seed, steps: 0 };
+                let mut draws = Draws::Seeded {
+                    state: seed,
+                    steps: 0,
+                };
                 let mut mine = Vec::with_capacity(1 << 20);
                 loop {
                     let clock = origin.elapsed();
                     if clock > time {
                         break;
                     }
-                    let late = if draws.once_in(4) { draws.magnitude(LATE) } else { 0 };
+                    let late = if draws.once_in(4) {
+                        draws.magnitude(LATE)
+                    } else {
+                        0
+                    };
                     // Not before zero.
                     let now = (clock.as_nanos() as u64 + LATE) - late;
                     let n = draws.within(1, most);
                     begun.fetch_max(now, SeqCst);
-                    if limiter.take_at(Timestamp::from_nanos(now), n as u32).is_ok() {
+                    if limiter
+                        .take_at(Timestamp::from_nanos(now), n as u32)
+                        .is_ok()
+                    {
                         let latest = begun.load(SeqCst);
-                        mine.push(Admission { earliest: now, latest, permits: n });
+                        mine.push(Admission {
+                            earliest: now,
+                            latest,
+                            permits: n,
+                        });
                     }
                 }
                 all.lock().expect("no thread panicked").append(&mut mine);
@@ -79,10 +97,13 @@ fn hammer<L: Limiter + Sync>(limiter: &L, most: u64, time: Duration) -> Vec<Admi
 
 /// The most permits in any window, over what its length alone allows at `permits` each `period`.
 ///
-/// Sweeps over the windows' ends, and keeps for each start the permits in between, less what the time since has brought: a tree of
-/// maxima with additions to prefixes.
+/// Sweeps over the windows' ends, and keeps for each start the permits in between, less what the
+/// time since has brought: a tree of maxima with additions to prefixes.
 fn most_over_the_rate(admissions: &[Admission], permits: i128, period: i128) -> i128 {
-    let mut starts: Vec<u64> = admissions.iter().map(|admission| admission.earliest).collect();
+    let mut starts: Vec<u64> = admissions
+        .iter()
+        .map(|admission| admission.earliest)
+        .collect();
     starts.sort_unstable();
     starts.dedup();
     let mut tree = MaxTree::new(starts.len().next_power_of_two());
@@ -91,7 +112,10 @@ fn most_over_the_rate(admissions: &[Admission], permits: i128, period: i128) -> 
     by_end.sort_unstable_by_key(|admission| admission.latest);
     let mut most = i128::MIN;
     for admission in by_end {
-        while let Some(&start) = starts.get(started).filter(|&&start| start <= admission.latest) {
+        while let Some(&start) = starts
+            .get(started)
+            .filter(|&&start| start <= admission.latest)
+        {
             tree.set(started, i128::from(start) * permits);
             started += 1;
         }
@@ -105,7 +129,8 @@ fn most_over_the_rate(admissions: &[Admission], permits: i128, period: i128) -> 
 /// Numbers of which the greatest is wanted, after additions to the first so many.
 struct MaxTree {
     leaves: usize,
-    /// Of each node, the greatest below it without what was added above it, and what was added to all below it.
+    /// Of each node, the greatest below it without what was added above it, and what was added to
+    /// all below it.
     nodes: Vec<(i128, i128)>,
 }
 
@@ -113,7 +138,10 @@ impl MaxTree {
     /// So many numbers, a power of two, of which none has been set.
     fn new(leaves: usize) -> Self {
         // Half of the lowest, so that additions do not overflow.
-        Self { leaves, nodes: vec![(i128::MIN / 2, 0); 2 * leaves] }
+        Self {
+            leaves,
+            nodes: vec![(i128::MIN / 2, 0); 2 * leaves],
+        }
     }
 
     /// Sets a number that nothing was added to.
@@ -122,7 +150,8 @@ impl MaxTree {
         self.nodes[node].0 = value;
         while node > 1 {
             node /= 2;
-            self.nodes[node].0 = self.nodes[2 * node].0.max(self.nodes[2 * node + 1].0) + self.nodes[node].1;
+            self.nodes[node].0 =
+                self.nodes[2 * node].0.max(self.nodes[2 * node + 1].0) + self.nodes[node].1;
         }
     }
 
@@ -152,15 +181,22 @@ impl MaxTree {
             }
         }
         for node in path.into_iter().rev() {
-            self.nodes[node].0 = self.nodes[2 * node].0.max(self.nodes[2 * node + 1].0) + self.nodes[node].1;
+            self.nodes[node].0 =
+                self.nodes[2 * node].0.max(self.nodes[2 * node + 1].0) + self.nodes[node].1;
         }
     }
 }
 
-/// The most permits in any `together` consecutive segments of a window, segments being `segments` to each `window` nanoseconds.
+/// The most permits in any `together` consecutive segments of a window, segments being `segments`
+/// to each `window` nanoseconds.
 fn most_in_segments(admissions: &[Admission], window: u64, segments: u64, together: u64) -> u64 {
-    let segment = |nanos: u64| (u128::from(nanos) * u128::from(segments) / u128::from(window)) as usize;
-    let last = admissions.iter().map(|admission| segment(admission.latest)).max().unwrap_or(0);
+    let segment =
+        |nanos: u64| (u128::from(nanos) * u128::from(segments) / u128::from(window)) as usize;
+    let last = admissions
+        .iter()
+        .map(|admission| segment(admission.latest))
+        .max()
+        .unwrap_or(0);
     // By first segment, and how many segments on the interval ends.
     let mut counts = vec![vec![0; together as usize]; last + 1];
     for admission in admissions {
@@ -171,7 +207,8 @@ fn most_in_segments(admissions: &[Admission], window: u64, segments: u64, togeth
     }
     let held = |first: usize| -> u64 {
         let rest = counts[first..].iter().take(together as usize).enumerate();
-        rest.map(|(at, ends)| ends[..together as usize - at].iter().sum::<u64>()).sum()
+        rest.map(|(at, ends)| ends[..together as usize - at].iter().sum::<u64>())
+            .sum()
     };
     (0..=last).map(held).max().unwrap_or(0)
 }
@@ -181,9 +218,11 @@ fn total(admissions: &[Admission]) -> u64 {
 }
 
 fn token_bucket(time: Duration) {
-    for (permits, period, burst) in
-        [(1_000_000, 1_000_000_000, 50), (7, 10_000, 3), (999_999_937, 1_000_000_000, 2)]
-    {
+    for (permits, period, burst) in [
+        (1_000_000, 1_000_000_000, 50),
+        (7, 10_000, 3),
+        (999_999_937, 1_000_000_000, 2),
+    ] {
         // Each round has a limiter of its own, since its time begins anew.
         let builder = TokenBucket::builder(Rate::new(permits, Duration::from_nanos(period)), burst);
         until_used(|| {
@@ -203,13 +242,25 @@ fn token_bucket(time: Duration) {
                 latest: admission.latest / tick * tick,
                 ..admission
             });
-            check_bucket("32 bits", &rounded.collect::<Vec<_>>(), permits, period, burst)
+            check_bucket(
+                "32 bits",
+                &rounded.collect::<Vec<_>>(),
+                permits,
+                period,
+                burst,
+            )
         });
     }
 }
 
 /// Whether the bound is kept, and the bucket has been used.
-fn check_bucket(width: &str, admissions: &[Admission], permits: u32, period: u64, burst: u64) -> bool {
+fn check_bucket(
+    width: &str,
+    admissions: &[Admission],
+    permits: u32,
+    period: u64,
+    burst: u64,
+) -> bool {
     let over = most_over_the_rate(admissions, permits.into(), period.into());
     let bound = i128::from(burst) * i128::from(period);
     println!(
@@ -217,7 +268,10 @@ fn check_bucket(width: &str, admissions: &[Admission], permits: u32, period: u64
         total(admissions),
         over / i128::from(period),
     );
-    assert!(over <= bound, "a window holds {over} / {period} more than the rate allows");
+    assert!(
+        over <= bound,
+        "a window holds {over} / {period} more than the rate allows"
+    );
     2 * over > bound
 }
 
@@ -226,20 +280,35 @@ fn fixed_window(time: Duration) {
     const LIMIT: u64 = 200;
     fn check(width: &str, admissions: &[Admission]) -> bool {
         let most = most_in_segments(admissions, WINDOW, 1, 1);
-        println!("fixed window, {width}: {} admitted; fullest window {most} of {LIMIT}", total(admissions));
+        println!(
+            "fixed window, {width}: {} admitted; fullest window {most} of {LIMIT}",
+            total(admissions)
+        );
         assert!(most <= LIMIT, "{most} in one window");
         2 * most > LIMIT
     }
     let builder = FixedWindow::builder(LIMIT, Duration::from_nanos(WINDOW));
     until_used(|| check("64 bits", &hammer(&builder.build().unwrap(), 3, time / 2)));
-    until_used(|| check("32 bits", &hammer(&builder.build_on::<u32>().unwrap(), 3, time / 2)));
+    until_used(|| {
+        check(
+            "32 bits",
+            &hammer(&builder.build_on::<u32>().unwrap(), 3, time / 2),
+        )
+    });
 }
 
 fn started_window(time: Duration) {
     const WINDOW: u64 = 1_000_000;
     const LIMIT: u64 = 200;
-    let builder = FixedWindow::builder(LIMIT, Duration::from_nanos(WINDOW)).started_by_first_request();
-    until_used(|| check_started(&mut hammer(&builder.build().unwrap(), 3, time), WINDOW, LIMIT));
+    let builder =
+        FixedWindow::builder(LIMIT, Duration::from_nanos(WINDOW)).started_by_first_request();
+    until_used(|| {
+        check_started(
+            &mut hammer(&builder.build().unwrap(), 3, time),
+            WINDOW,
+            LIMIT,
+        )
+    });
 }
 
 /// Whether the bound is kept, and the windows have been used.
@@ -250,10 +319,21 @@ fn check_started(admissions: &mut [Admission], window: u64, limit: u64) -> bool 
     for (index, end) in admissions.iter().enumerate() {
         let from = end.latest.saturating_sub(window - 1);
         // Intervals are short: stop some way before the span.
-        let span = admissions[..=index].iter().rev().take_while(|held| held.latest >= from);
-        most = most.max(span.filter(|held| held.earliest >= from).map(|held| held.permits).sum());
+        let span = admissions[..=index]
+            .iter()
+            .rev()
+            .take_while(|held| held.latest >= from);
+        most = most.max(
+            span.filter(|held| held.earliest >= from)
+                .map(|held| held.permits)
+                .sum(),
+        );
     }
-    println!("started window: {} admitted; fullest span {most} of {}", total(admissions), 2 * limit);
+    println!(
+        "started window: {} admitted; fullest span {most} of {}",
+        total(admissions),
+        2 * limit
+    );
     assert!(most <= 2 * limit, "{most} in one window's length");
     most >= limit / 2
 }
@@ -272,9 +352,27 @@ fn sliding_window(time: Duration) {
         2 * most > LIMIT
     }
     let builder = SlidingWindow::<8>::builder(LIMIT, Duration::from_nanos(WINDOW), SEGMENTS);
-    until_used(|| check("64 bits", &hammer(&builder.build().unwrap(), 3, time / 3), SEGMENTS));
-    until_used(|| check("32 bits", &hammer(&builder.build_on::<u32>().unwrap(), 3, time / 3), SEGMENTS));
-    until_used(|| check("strict", &hammer(&builder.strict().build().unwrap(), 3, time / 3), SEGMENTS + 1));
+    until_used(|| {
+        check(
+            "64 bits",
+            &hammer(&builder.build().unwrap(), 3, time / 3),
+            SEGMENTS,
+        )
+    });
+    until_used(|| {
+        check(
+            "32 bits",
+            &hammer(&builder.build_on::<u32>().unwrap(), 3, time / 3),
+            SEGMENTS,
+        )
+    });
+    until_used(|| {
+        check(
+            "strict",
+            &hammer(&builder.strict().build().unwrap(), 3, time / 3),
+            SEGMENTS + 1,
+        )
+    });
 }
 
 /// Runs `work` on several threads, each with random draws of its own, until the time is up, and as
@@ -285,7 +383,8 @@ fn on_threads(
     work: impl Fn(&mut Draws<'_>, &dyn Fn() -> bool) + Sync,
 ) {
     let begin = Instant::now();
-    let goes_on = || begin.elapsed() < time || !is_enough() && begin.elapsed() < Duration::from_mins(1);
+    let goes_on =
+        || begin.elapsed() < time || !is_enough() && begin.elapsed() < Duration::from_mins(1);
     std::thread::scope(|scope| {
         for state in 0..THREADS {
             let (work, goes_on) = (&work, &goes_on);
@@ -305,7 +404,9 @@ fn concurrency(time: Duration) {
     on_threads(time, is_enough, |draws, goes_on| {
         while goes_on() {
             if draws.once_in(16) {
-                limit.set_limit(draws.one_of(&LIMITS)).expect("within the bound");
+                limit
+                    .set_limit(draws.one_of(&LIMITS))
+                    .expect("within the bound");
             }
             let n = draws.within(1, 4);
             if let Ok(mut lease) = limit.try_acquire(n as u32) {
@@ -325,7 +426,11 @@ fn concurrency(time: Duration) {
     let (most, granted) = (most.load(Relaxed), granted.load(Relaxed));
     println!("concurrency: {granted} granted; at most {most} permits at once of {LIMITS:?}");
     assert!(most <= LIMITS[1].into(), "{most} permits at once");
-    assert_eq!((limit.in_use(), held.into_inner()), (0, 0), "permits were lost");
+    assert_eq!(
+        (limit.in_use(), held.into_inner()),
+        (0, 0),
+        "permits were lost"
+    );
 }
 
 fn one_permit_guards(time: Duration) {
@@ -350,8 +455,12 @@ fn lease_pool(time: Duration) {
     const LIMIT: u32 = 12;
     let pool: LeasePool<Concurrency, 6> = LeasePool::new(Concurrency::new(LIMIT));
     let clock = AtomicU64::new(0);
-    let (claimed, returned, full, stale) =
-        (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let (claimed, returned, full, stale) = (
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+    );
     let is_enough = || claimed.load(Relaxed) > 10_000 && full.load(Relaxed) > 0;
     on_threads(time, is_enough, |draws, goes_on| {
         let mut held = Vec::new();
@@ -363,7 +472,11 @@ fn lease_pool(time: Duration) {
                     let n = draws.within(1, 4) as u32;
                     // Some die before they release.
                     let deadline = draws.once_in(4).then(|| now + draws.magnitude(64));
-                    match pool.claim_at(Timestamp::from_nanos(now), n, deadline.map(Timestamp::from_nanos)) {
+                    match pool.claim_at(
+                        Timestamp::from_nanos(now),
+                        n,
+                        deadline.map(Timestamp::from_nanos),
+                    ) {
                         Ok(id) => {
                             claimed.fetch_add(n.into(), Relaxed);
                             held.push((id, n, deadline.is_some()));
@@ -377,13 +490,16 @@ fn lease_pool(time: Duration) {
                     }
                 }
                 4..=6 if !held.is_empty() => {
-                    let (id, n, can_die) = held.swap_remove(draws.below(held.len() as u64) as usize);
+                    let (id, n, can_die) =
+                        held.swap_remove(draws.below(held.len() as u64) as usize);
                     match pool.release(id) {
                         Ok(permits) => {
                             assert_eq!(permits, n, "the permits of another lease");
                             returned.fetch_add(n.into(), Relaxed);
                         }
-                        Err(StaleId) => assert!(can_die, "a lease without a deadline was taken back"),
+                        Err(StaleId) => {
+                            assert!(can_die, "a lease without a deadline was taken back")
+                        }
                     }
                     used.push(id);
                 }
@@ -417,7 +533,11 @@ fn lease_pool(time: Duration) {
         full.load(Relaxed),
         stale.load(Relaxed)
     );
-    assert_eq!((pool.leases(), pool.limiter().in_use(), claimed), (0, 0, returned), "permits were lost");
+    assert_eq!(
+        (pool.leases(), pool.limiter().in_use(), claimed),
+        (0, 0, returned),
+        "permits were lost"
+    );
 }
 
 #[test]
@@ -470,22 +590,35 @@ fn the_search_for_the_fullest_window_finds_it() {
         let admissions: Vec<_> = (0..draws.within(1, 20))
             .map(|_| {
                 let earliest = draws.below(50);
-                Admission { earliest, latest: earliest + draws.below(5), permits: draws.within(1, 3) }
+                Admission {
+                    earliest,
+                    latest: earliest + draws.below(5),
+                    permits: draws.within(1, 3),
+                }
             })
             .collect();
         let over = |from: u64, to: u64| {
-            let held = admissions.iter().filter(|held| held.earliest >= from && held.latest <= to);
+            let held = admissions
+                .iter()
+                .filter(|held| held.earliest >= from && held.latest <= to);
             held.map(|held| i128::from(held.permits)).sum::<i128>() * 3 - i128::from(to - from) * 2
         };
         let over = &over;
         let all = (0..60).flat_map(|from| (from..60).map(move |to| over(from, to)));
         // An empty window holds nothing.
-        assert_eq!(most_over_the_rate(&admissions, 2, 3).max(0), all.max().expect("some"));
+        assert_eq!(
+            most_over_the_rate(&admissions, 2, 3).max(0),
+            all.max().expect("some")
+        );
         let held = |from: u64| {
-            let held =
-                admissions.iter().filter(|held| held.earliest / 7 >= from && held.latest / 7 < from + 3);
+            let held = admissions
+                .iter()
+                .filter(|held| held.earliest / 7 >= from && held.latest / 7 < from + 3);
             held.map(|held| held.permits).sum::<u64>()
         };
-        assert_eq!(most_in_segments(&admissions, 21, 3, 3), (0..10).map(held).max().expect("some"));
+        assert_eq!(
+            most_in_segments(&admissions, 21, 3, 3),
+            (0..10).map(held).max().expect("some")
+        );
     }
 }

@@ -3,8 +3,9 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Line, ManualClock, Rate, Retry,
-    SettingsError, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Line, ManualClock,
+    Rate, Retry, SettingsError, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
+    Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,7 +18,8 @@ static NONE: Unlimited = Unlimited::new();
 static COUNTED: Counted<TokenBucket> = Counted::new(TokenBucket::new(Rate::per_second(5), 5));
 static POOL: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(5));
 static CLOCK: ManualClock = ManualClock::new();
-static CLOCKED: Clocked<FixedWindow, &ManualClock> = Clocked::new(FixedWindow::new(5, SECOND), &CLOCK);
+static CLOCKED: Clocked<FixedWindow, &ManualClock> =
+    Clocked::new(FixedWindow::new(5, SECOND), &CLOCK);
 
 /// Takes the value out of a builder's result in a constant.
 macro_rules! constant {
@@ -29,20 +31,43 @@ macro_rules! constant {
     };
 }
 
-static NARROW_BUCKET: TokenBucket<u32> =
-    constant!(TokenBucket::builder(Rate::per_second(5), 5).stepwise().initial(1).build_on());
-static NARROW_WINDOW: FixedWindow<u32> =
-    constant!(FixedWindow::builder(5, SECOND).started_by_first_request().build_on());
-static NARROW_SEGMENTS: SlidingWindow<4, u32> =
-    constant!(SlidingWindow::builder(5, SECOND, 3).strict().origin(Timestamp::from_secs(1)).build_on());
+static NARROW_BUCKET: TokenBucket<u32> = constant!(
+    TokenBucket::builder(Rate::per_second(5), 5)
+        .stepwise()
+        .initial(1)
+        .build_on()
+);
+static NARROW_WINDOW: FixedWindow<u32> = constant!(
+    FixedWindow::builder(5, SECOND)
+        .started_by_first_request()
+        .build_on()
+);
+static NARROW_SEGMENTS: SlidingWindow<4, u32> = constant!(
+    SlidingWindow::builder(5, SECOND, 3)
+        .strict()
+        .origin(Timestamp::from_secs(1))
+        .build_on()
+);
 static NARROW_PERMITS: Concurrency<u32> = constant!(Concurrency::try_new(5));
 
 #[test]
 fn live_in_statics() {
     let now = Timestamp::from_secs(1);
-    assert_eq!((BUCKET.available_at(now), NARROW_BUCKET.available_at(now)), (5, 5));
-    assert_eq!((WINDOW.available_at(now), NARROW_WINDOW.available_at(now)), (5, 5));
-    assert_eq!((SEGMENTS.available_at(now), NARROW_SEGMENTS.available_at(now)), (5, 5));
+    assert_eq!(
+        (BUCKET.available_at(now), NARROW_BUCKET.available_at(now)),
+        (5, 5)
+    );
+    assert_eq!(
+        (WINDOW.available_at(now), NARROW_WINDOW.available_at(now)),
+        (5, 5)
+    );
+    assert_eq!(
+        (
+            SEGMENTS.available_at(now),
+            NARROW_SEGMENTS.available_at(now)
+        ),
+        (5, 5)
+    );
     assert_eq!((PERMITS.available(), NARROW_PERMITS.available()), (5, 5));
     assert!(NONE.try_acquire_at(now, 5).is_ok() && COUNTED.try_acquire_at(now, 5).is_ok());
     assert_eq!((POOL.leases(), CLOCKED.available()), (0, 5));
@@ -69,17 +94,33 @@ fn are_shared_between_threads() {
 
 #[test]
 fn are_small() {
-    assert_eq!([size_of::<Denied>(), size_of::<Retry>(), size_of::<SettingsError>()], [16; 3]);
+    assert_eq!(
+        [
+            size_of::<Denied>(),
+            size_of::<Retry>(),
+            size_of::<SettingsError>()
+        ],
+        [16; 3]
+    );
     assert_eq!((size_of::<LeaseId>(), size_of::<Timestamp>()), (8, 8));
     assert!(size_of::<TokenBucket<u64>>() <= 80 && size_of::<TokenBucket<u32>>() <= 56);
     assert!(size_of::<FixedWindow<u64>>() <= 80 && size_of::<FixedWindow<u32>>() <= 56);
     let ring = size_of::<SlidingWindow<16>>() - size_of::<SlidingWindow<8>>();
     assert_eq!(ring, 8 * 8, "a word for each segment");
     assert!(size_of::<SlidingWindow<8>>() <= 192);
-    assert_eq!((size_of::<Concurrency<u64>>(), size_of::<Concurrency<u32>>()), (8, 4), "one word");
+    assert_eq!(
+        (size_of::<Concurrency<u64>>(), size_of::<Concurrency<u32>>()),
+        (8, 4),
+        "one word"
+    );
     assert_eq!(size_of::<Unlimited>(), 0);
     assert!(size_of::<SlicedBucket<u64>>() <= 96 && size_of::<Slice<&SlicedBucket>>() <= 32);
-    assert_eq!((size_of::<Line>(), align_of::<Line>()), (64, 64), "eight keys in a cache line");
-    let slot = (size_of::<LeasePool<Unlimited, 1024>>() - size_of::<LeasePool<Unlimited, 512>>()) / 512;
+    assert_eq!(
+        (size_of::<Line>(), align_of::<Line>()),
+        (64, 64),
+        "eight keys in a cache line"
+    );
+    let slot =
+        (size_of::<LeasePool<Unlimited, 1024>>() - size_of::<LeasePool<Unlimited, 512>>()) / 512;
     assert_eq!(slot, 16);
 }

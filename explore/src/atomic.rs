@@ -18,7 +18,11 @@ macro_rules! atomic {
         #[repr(transparent)]
         pub struct $name(plain::$name);
 
-        #[allow(clippy::missing_errors_doc, missing_docs, reason = "as in `core::sync::atomic`")]
+        #[allow(
+            clippy::missing_errors_doc,
+            missing_docs,
+            reason = "as in `core::sync::atomic`"
+        )]
         impl $name {
             pub const fn new(value: $int) -> Self {
                 Self(plain::$name::new(value))
@@ -58,7 +62,11 @@ macro_rules! atomic {
                 err: Ordering,
             ) -> Result<$int, $int> {
                 access();
-                if fails() { Err(self.0.load(err)) } else { self.0.compare_exchange(old, new, ok, err) }
+                if fails() {
+                    Err(self.0.load(err))
+                } else {
+                    self.0.compare_exchange(old, new, ok, err)
+                }
             }
 
             pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {

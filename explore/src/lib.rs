@@ -1,7 +1,8 @@
 //! Atomics that are pre-empted: under `--cfg explore` the core takes its own from here.
 //!
-//! Each access first counts itself, and runs the calls that are due at its number, as an interrupt would: to their end, on the same thread. A
-//! weak exchange fails when the run says so. Without a [`run`], they are plain atomics.
+//! Each access first counts itself, and runs the calls that are due at its number, as an interrupt
+//! would: to their end, on the same thread. A weak exchange fails when the run says so. Without a
+//! [`run`], they are plain atomics.
 
 use core::cell::Cell;
 use core::ptr;
@@ -11,8 +12,8 @@ pub mod atomic;
 /// What happens to a run's first call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The accesses before which the other calls come, in their order, counted over all calls that have begun. One that comes while the call
-    /// before it is under way pre-empts that call.
+    /// The accesses before which the other calls come, in their order, counted over all calls that
+    /// have begun. One that comes while the call before it is under way pre-empts that call.
     pub at: [u64; 2],
     /// The weak exchanges that fail though they need not, from the lowest bit on.
     pub failing: u64,
@@ -20,7 +21,10 @@ pub struct Plan {
 
 impl Plan {
     /// No pre-emption, and no failure.
-    pub const QUIET: Self = Self { at: [u64::MAX; 2], failing: 0 };
+    pub const QUIET: Self = Self {
+        at: [u64::MAX; 2],
+        failing: 0,
+    };
 }
 
 /// A run under way, of this thread.
@@ -50,7 +54,8 @@ thread_local! {
     };
 }
 
-/// Runs `first`, and `other(0)` and `other(1)` as the plan says: those whose access never comes, after it. Returns how many accesses there were.
+/// Runs `first`, and `other(0)` and `other(1)` as the plan says: those whose access never comes,
+/// after it. Returns how many accesses there were.
 ///
 /// Does not nest.
 pub fn run(plan: Plan, first: impl FnOnce(), other: &dyn Fn(usize)) -> u64 {
@@ -79,7 +84,11 @@ pub fn run(plan: Plan, first: impl FnOnce(), other: &dyn Fn(usize)) -> u64 {
 /// Runs `calls`, uncounted: nothing comes in between.
 pub fn whole(calls: impl FnOnce()) {
     RUN.with(|run| {
-        let before = (run.next.replace(u64::MAX), run.accesses.get(), run.failing.replace(0));
+        let before = (
+            run.next.replace(u64::MAX),
+            run.accesses.get(),
+            run.failing.replace(0),
+        );
         calls();
         run.next.set(before.0);
         run.accesses.set(before.1);

@@ -1,5 +1,6 @@
-//! Calls that are pre-empted at every atomic access, by up to two others, one within the other, with weak exchanges that fail at will: what
-//! comes out is no more than in some order of the calls.
+//! Calls that are pre-empted at every atomic access, by up to two others, one within the other,
+//! with weak exchanges that fail at will: what comes out is no more than in some order of the
+//! calls.
 #![cfg(explore)]
 
 mod support;
@@ -16,8 +17,8 @@ use support::judge::{self, Run};
 use support::op::{Log, Outcome, Verb};
 use support::scenario::{self, Mix, Scenario};
 use support::subjects::{
-    Adjustable, Array, Bucket, Changing, Cooldown, Counting, Escalating, Fixed, Penalised, Permits, Pool,
-    Sliced, Sliding, Table, Three, Twice,
+    Adjustable, Array, Bucket, Changing, Cooldown, Counting, Escalating, Fixed, Penalised, Permits,
+    Pool, Sliced, Sliding, Table, Three, Twice,
 };
 use support::world::{Facts, Subject, World};
 
@@ -39,18 +40,32 @@ fn pre_empted<S: Subject>(start: &World<S>, scenario: &Scenario, plan: Plan) -> 
     let outcomes = [results[0].0, results[1].0, results[2].0];
     let full = judge::comes_back(&world.fork(), scenario);
     let ending = judge::survey(&world, scenario, outcomes);
-    (Run { ending, logs: results.map(|(_, log)| log), full }, accesses)
+    (
+        Run {
+            ending,
+            logs: results.map(|(_, log)| log),
+            full,
+        },
+        accesses,
+    )
 }
 
 fn build<S: Subject>(seed: u64, mix: Mix) -> Option<(S, Facts, Scenario, Draws<'static>)> {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
     let (subject, facts) = S::random(&mut draws)?;
     let scenario = scenario::random::<S>(&mut draws, &facts, mix);
     Some((subject, facts, scenario, draws))
 }
 
 fn start<S: Subject>(seed: u64, scenario: &Scenario) -> World<S> {
-    let (subject, _) = S::random(&mut Draws::Seeded { state: seed, steps: 0 }).expect("it was built before");
+    let (subject, _) = S::random(&mut Draws::Seeded {
+        state: seed,
+        steps: 0,
+    })
+    .expect("it was built before");
     let world = World::new(subject);
     for op in &scenario.history {
         world.perform(op);
@@ -82,7 +97,8 @@ fn shrink<S: Subject>(
     fault_at_first: &str,
 ) -> (Scenario, Plan) {
     let still = |scenario: &Scenario, plan: Plan| {
-        fault::<S>(&start(seed, scenario), scenario, plan).is_some_and(|fault| fault == fault_at_first)
+        fault::<S>(&start(seed, scenario), scenario, plan)
+            .is_some_and(|fault| fault == fault_at_first)
     };
     loop {
         let mut smaller = Vec::new();
@@ -97,7 +113,11 @@ fn shrink<S: Subject>(
             smaller.push((less, plan));
         }
         for index in 0..scenario.calls.len() {
-            for times in [1, scenario.calls[index].times / 2, scenario.calls[index].times.saturating_sub(1)] {
+            for times in [
+                1,
+                scenario.calls[index].times / 2,
+                scenario.calls[index].times.saturating_sub(1),
+            ] {
                 if times > 0 && times < scenario.calls[index].times {
                     let mut less = scenario.clone();
                     less.calls[index].times = times;
@@ -108,7 +128,10 @@ fn shrink<S: Subject>(
         if plan.failing > 0 {
             smaller.push((scenario.clone(), Plan { failing: 0, ..plan }));
         }
-        match smaller.into_iter().find(|(scenario, plan)| still(scenario, *plan)) {
+        match smaller
+            .into_iter()
+            .find(|(scenario, plan)| still(scenario, *plan))
+        {
             Some((less, at)) => (scenario, plan) = (less, at),
             None => return (scenario, plan),
         }
@@ -131,12 +154,16 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
     let goal = tally.runs + runs;
     while tally.runs < goal {
         seed += 1;
-        let Some((_, facts, scenario, mut draws)) = build::<S>(seed, mix) else { continue };
+        let Some((_, facts, scenario, mut draws)) = build::<S>(seed, mix) else {
+            continue;
+        };
         let start = start::<S>(seed, &scenario);
         if S::VERBS.contains(&Verb::Adjust) && judge::has_come_round(&start, &facts, &scenario) {
             continue;
         }
-        let quiet = catch_unwind(AssertUnwindSafe(|| pre_empted(&start, &scenario, Plan::QUIET)));
+        let quiet = catch_unwind(AssertUnwindSafe(|| {
+            pre_empted(&start, &scenario, Plan::QUIET)
+        }));
         let Ok((_, accesses)) = quiet else {
             return Err(report::<S>(seed, scenario, Plan::QUIET, "it panics"));
         };
@@ -153,7 +180,10 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
                 1 => draws.below(4),
                 _ => 0,
             };
-            let plan = Plan { at: [first, second], failing };
+            let plan = Plan {
+                at: [first, second],
+                failing,
+            };
             tally.runs += 1;
             tally.pre_empted += u64::from(accesses > 0);
             tally.nested += u64::from(second > first && scenario.calls.len() > 2);
@@ -177,7 +207,8 @@ fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) ->
         let (run, _) = pre_empted(&start, &scenario, plan);
         judge::tell(&start, &scenario, &run)
     }));
-    let told = told.unwrap_or_else(|_| format!("{}: {}\n{scenario:?}", S::NAME, start.subject.describe()));
+    let told =
+        told.unwrap_or_else(|_| format!("{}: {}\n{scenario:?}", S::NAME, start.subject.describe()));
     format!("seed {seed}, {plan:?}: {fault}\n{told}")
 }
 
@@ -185,17 +216,41 @@ fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) ->
 fn check<S: Subject>(share: u64, times: u64) {
     let mut tally = Tally::default();
     let mixes = [
-        (Mix { repeats: 1, calls: 3 }, 10),
-        (Mix { repeats: 64, calls: 3 }, 2),
-        (Mix { repeats: 2_048, calls: 3 }, 1),
+        (
+            Mix {
+                repeats: 1,
+                calls: 3,
+            },
+            10,
+        ),
+        (
+            Mix {
+                repeats: 64,
+                calls: 3,
+            },
+            2,
+        ),
+        (
+            Mix {
+                repeats: 2_048,
+                calls: 3,
+            },
+            1,
+        ),
     ];
-    let from = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let from = std::env::var("PORTCULLIS_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(0);
     let mut faults = Vec::new();
     for (mix, part) in mixes {
         let goal = RUNS * times * share * part / 13;
         let before = tally.runs;
         if let Err(fault) = explore::<S>(from, goal, mix, &mut tally) {
-            faults.push(format!("after {} runs with {mix:?}: {fault}", tally.runs - before));
+            faults.push(format!(
+                "after {} runs with {mix:?}: {fault}",
+                tally.runs - before
+            ));
         }
     }
     println!("{}: {tally:?}", S::NAME);

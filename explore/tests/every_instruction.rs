@@ -1,7 +1,9 @@
-//! Calls that are pre-empted at every instruction by another one: what comes out is no more than in some order of the calls.
+//! Calls that are pre-empted at every instruction by another one: what comes out is no more than in
+//! some order of the calls.
 //!
-//! Which instructions there are, the processor's trap flag tells: it interrupts a call after each of them. Most runs then put a breakpoint on
-//! one of these, which costs two microseconds, where to step up to it costs thirty for each step.
+//! Which instructions there are, the processor's trap flag tells: it interrupts a call after each
+//! of them. Most runs then put a breakpoint on one of these, which costs two microseconds, where to
+//! step up to it costs thirty for each step.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(explore))))]
 fn main() {}
@@ -37,8 +39,8 @@ mod trapped {
     use super::support::op::{Call, Log, Op, Outcome, Verb};
     use super::support::scenario::{self, Mix, Scenario};
     use super::support::subjects::{
-        Adjustable, Array, Bucket, Changing, Cooldown, Escalating, Fixed, Penalised, Permits, Pool, Sliced,
-        Sliding, Table, Three,
+        Adjustable, Array, Bucket, Changing, Cooldown, Escalating, Fixed, Penalised, Permits, Pool,
+        Sliced, Sliding, Table, Three,
     };
     use super::support::world::{Subject, World};
 
@@ -95,7 +97,8 @@ mod trapped {
     }
 
     fn write(at: usize, byte: u8) {
-        // SAFETY: an instruction of this program, whose pages `prepare` has made writable; there is one thread.
+        // SAFETY: an instruction of this program, whose pages `prepare` has made writable; there is
+        // one thread.
         unsafe { (at as *mut u8).write_volatile(byte) };
     }
 
@@ -115,7 +118,12 @@ mod trapped {
 
     fn text() -> (usize, usize) {
         // SAFETY: the linker defines both; only their addresses are used.
-        unsafe { (ptr::from_ref(&__executable_start).addr(), ptr::from_ref(&etext).addr()) }
+        unsafe {
+            (
+                ptr::from_ref(&__executable_start).addr(),
+                ptr::from_ref(&etext).addr(),
+            )
+        }
     }
 
     /// Whether breakpoints can be set.
@@ -125,7 +133,10 @@ mod trapped {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_trap as extern "C" fn(_, _, _) as libc::sighandler_t;
             action.sa_flags = libc::SA_SIGINFO;
-            assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, ptr::null_mut()), 0);
+            assert_eq!(
+                libc::sigaction(libc::SIGTRAP, &raw const action, ptr::null_mut()),
+                0
+            );
         }
         let (start, end) = text();
         let start = start / 4_096 * 4_096;
@@ -153,7 +164,8 @@ mod trapped {
         Address(usize),
     }
 
-    /// The first call, and the others in the midst of it, if that place is reached; else after it. Says whether it was.
+    /// The first call, and the others in the midst of it, if that place is reached; else after it.
+    /// Says whether it was.
     fn interrupted(place: Place, first: &dyn Fn(), other: &dyn Fn()) -> bool {
         let other: &dyn Fn() = other;
         OTHERS.store(ptr::from_ref(&other).cast_mut().cast(), Relaxed);
@@ -182,7 +194,8 @@ mod trapped {
                 results[index].set(world.call(call));
             }
         };
-        // The log of a call is made in the midst of it: no allocation is interrupted, as one call has one step.
+        // The log of a call is made in the midst of it: no allocation is interrupted, as one call
+        // has one step.
         let reached = interrupted(place, &|| call(0), &|| {
             call(1);
             call(2);
@@ -191,13 +204,26 @@ mod trapped {
         let outcomes = [results[0].0, results[1].0, results[2].0];
         let full = judge::comes_back(&world.fork(), scenario);
         let ending = judge::survey(&world, scenario, outcomes);
-        (Run { ending, logs: results.map(|(_, log)| log), full }, reached)
+        (
+            Run {
+                ending,
+                logs: results.map(|(_, log)| log),
+                full,
+            },
+            reached,
+        )
     }
 
     fn build<S: Subject>(seed: u64) -> Option<(World<S>, Scenario, Draws<'static>)> {
-        let mut draws = Draws::Seeded { state: seed, steps: 0 };
+        let mut draws = Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
         let (subject, facts) = S::random(&mut draws)?;
-        let mix = Mix { repeats: draws.one_of(&[1, 1, 32]), calls: 3 };
+        let mix = Mix {
+            repeats: draws.one_of(&[1, 1, 32]),
+            calls: 3,
+        };
         let scenario = scenario::random::<S>(&mut draws, &facts, mix);
         let world = World::new(subject);
         for op in &scenario.history {
@@ -237,7 +263,9 @@ mod trapped {
         let mut known = [const { Vec::new() }; KINDS];
         let mut learned = [0; KINDS];
         for seed in 0..4_000 {
-            let Some((world, scenario, _)) = build::<S>(seed) else { continue };
+            let Some((world, scenario, _)) = build::<S>(seed) else {
+                continue;
+            };
             let kind = kind(&scenario.calls[0]);
             if learned[kind] == 12 {
                 continue;
@@ -266,11 +294,19 @@ mod trapped {
 
     fn explore<S: Subject>(goal: u64, breakpoints: bool) -> Result<Tally, String> {
         let known = learn::<S>();
-        let mut tally = Tally { instructions: known.iter().map(Vec::len).sum(), ..Tally::default() };
-        let mut seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+        let mut tally = Tally {
+            instructions: known.iter().map(Vec::len).sum(),
+            ..Tally::default()
+        };
+        let mut seed = std::env::var("PORTCULLIS_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or(0);
         while tally.pre_empted < goal && tally.runs < 20 * goal {
             seed += 1;
-            let Some((start, scenario, mut draws)) = build::<S>(seed) else { continue };
+            let Some((start, scenario, mut draws)) = build::<S>(seed) else {
+                continue;
+            };
             let known = &known[kind(&scenario.calls[0])];
             if known.is_empty() {
                 continue;
@@ -295,7 +331,9 @@ mod trapped {
                 };
                 if let Err(fault) = told {
                     let told = judge::tell(&start, &scenario, &run);
-                    return Err(format!("seed {seed}, {place:x?}, after {tally:?}: {fault}\n{told}"));
+                    return Err(format!(
+                        "seed {seed}, {place:x?}, after {tally:?}: {fault}\n{told}"
+                    ));
                 }
             }
         }
@@ -305,7 +343,10 @@ mod trapped {
     pub(crate) fn run(times: u64) {
         let breakpoints = prepare();
         let goal = times * if breakpoints { 45_500 } else { 400 };
-        let chosen: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+        let chosen: Vec<String> = std::env::args()
+            .skip(1)
+            .filter(|name| !name.starts_with('-'))
+            .collect();
         println!("\nrunning 22 tests, with breakpoints: {breakpoints}");
         let (mut passed, mut failed) = (0, 0);
         let mut test = |name: &str, explore: &dyn Fn() -> Result<Tally, String>| {

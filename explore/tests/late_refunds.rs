@@ -1,12 +1,14 @@
-//! Random traces of takes, refunds and cancels of what was kept for up to three horizons, changes, and rollbacks, by clocks that are late or stand
-//! still for long: what was granted and not given back is within the bound, in exact arithmetic, over every window.
+//! Random traces of takes, refunds and cancels of what was kept for up to three horizons, changes,
+//! and rollbacks, by clocks that are late or stand still for long: what was granted and not given
+//! back is within the bound, in exact arithmetic, over every window.
 
 mod support;
 
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Carry, CooldownWindow, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket, Word,
+    AllOf, Carry, CooldownWindow, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket,
+    Word,
 };
 
 use support::draws::Draws;
@@ -58,8 +60,8 @@ trait Bound: Subject {
     fn check(&self, events: &[Event]) -> Result<(), String>;
 }
 
-/// The events with the instants that they count at: no earlier than the newest one before. What was given back in whole has not been, where
-/// `forgets`; but a change comes after it.
+/// The events with the instants that they count at: no earlier than the newest one before. What was
+/// given back in whole has not been, where `forgets`; but a change comes after it.
 fn counted(events: &[Event], forgets: bool) -> Vec<(u64, &Event)> {
     let (mut newest, mut noted) = (0, 0);
     let counted = events.iter().map(|event| {
@@ -101,15 +103,20 @@ impl Ideal {
         self.newest = self.newest.max(at);
         if is_limited(self.rate) {
             let period = self.rate.period().as_nanos().cast_signed();
-            let gained =
-                passed.saturating_mul(i128::from(self.rate.permits())).saturating_mul(self.parts / period);
+            let gained = passed
+                .saturating_mul(i128::from(self.rate.permits()))
+                .saturating_mul(self.parts / period);
             self.level = self.level.saturating_add(gained);
         }
         self.level = self.level.min(self.full());
     }
 
     fn full(&self) -> i128 {
-        if self.rate.is_unlimited() { i128::MAX / 4 } else { self.burst * self.parts }
+        if self.rate.is_unlimited() {
+            i128::MAX / 4
+        } else {
+            self.burst * self.parts
+        }
     }
 }
 
@@ -125,12 +132,25 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
     // A common multiple of all periods that are drawn.
     let parts = 420_000_000_000 * 1_000_003;
     let rounded = |at: u64| {
-        if tick == 1 { at } else { terms.origin + at.saturating_sub(terms.origin) / tick * tick }
+        if tick == 1 {
+            at
+        } else {
+            terms.origin + at.saturating_sub(terms.origin) / tick * tick
+        }
     };
     let (rate, burst) = sets[0];
-    let mut ideal = Ideal { parts, level: 0, newest: terms.origin, rate, burst: burst.into() };
-    ideal.level =
-        if rate.is_unlimited() { ideal.full() } else { i128::from(terms.initial.min(burst)) * parts };
+    let mut ideal = Ideal {
+        parts,
+        level: 0,
+        newest: terms.origin,
+        rate,
+        burst: burst.into(),
+    };
+    ideal.level = if rate.is_unlimited() {
+        ideal.full()
+    } else {
+        i128::from(terms.initial.min(burst)) * parts
+    };
     let mut floor = 0;
     // The largest burst since the last reset, and what was granted in this tick since the first
     // change in it.
@@ -153,7 +173,9 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                 }
                 if ideal.level < floor {
                     let missing = (floor - ideal.level) * 1_000 / parts;
-                    return Err(format!("{missing} thousandths of a permit too many at {at}"));
+                    return Err(format!(
+                        "{missing} thousandths of a permit too many at {at}"
+                    ));
                 }
             }
             What::Noted | What::Refused => {}
@@ -197,14 +219,28 @@ impl<W: Word> Bound for Bucket<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
         let tick = self.bucket.tick().as_nanos() as u64;
-        check_bucket(&Settings { sets: &[(rate, self.terms.burst)], terms: &self.terms, tick }, events)
+        check_bucket(
+            &Settings {
+                sets: &[(rate, self.terms.burst)],
+                terms: &self.terms,
+                tick,
+            },
+            events,
+        )
     }
 }
 
 impl<W: Word> Bound for Adjustable<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let tick = self.bucket.tick().as_nanos() as u64;
-        check_bucket(&Settings { sets: &self.sets, terms: &self.terms, tick }, events)
+        check_bucket(
+            &Settings {
+                sets: &self.sets,
+                terms: &self.terms,
+                tick,
+            },
+            events,
+        )
     }
 }
 
@@ -217,7 +253,14 @@ impl Bound for Table<TokenBucket<KeyedWord>> {
         // An entry begins with its first use.
         let mut terms = terms;
         terms.origin = if self.tick == 1 { 0 } else { terms.origin };
-        check_bucket(&Settings { sets: &[(rate, terms.burst)], terms: &terms, tick: self.tick }, events)
+        check_bucket(
+            &Settings {
+                sets: &[(rate, terms.burst)],
+                terms: &terms,
+                tick: self.tick,
+            },
+            events,
+        )
     }
 }
 
@@ -231,7 +274,14 @@ impl<W: Word> Bound for Sliced<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
         let tick = self.bucket.tick().as_nanos() as u64;
-        check_bucket(&Settings { sets: &[(rate, self.terms.burst)], terms: &self.terms, tick }, events)
+        check_bucket(
+            &Settings {
+                sets: &[(rate, self.terms.burst)],
+                terms: &self.terms,
+                tick,
+            },
+            events,
+        )
     }
 }
 
@@ -249,32 +299,54 @@ fn check_spans(events: &[Event], limit: u64, until: impl Fn(u64) -> u64) -> Resu
                 sum += n;
             }
             if sum > limit {
-                return Err(format!("{sum} of {limit} from {from} to {at}, before {end}"));
+                return Err(format!(
+                    "{sum} of {limit} from {from} to {at}, before {end}"
+                ));
             }
         }
     }
     Ok(())
 }
 
-fn check_fixed(limit: u64, window: u64, started: bool, origin: u64, events: &[Event]) -> Result<(), String> {
+fn check_fixed(
+    limit: u64,
+    window: u64,
+    started: bool,
+    origin: u64,
+    events: &[Event],
+) -> Result<(), String> {
     if started {
         return check_spans(events, 2 * limit, |from| from.saturating_add(window));
     }
     let index = |at: u64| at.saturating_sub(origin) / window;
-    check_spans(events, limit, |from| origin.saturating_add((index(from) + 1).saturating_mul(window)))
+    check_spans(events, limit, |from| {
+        origin.saturating_add((index(from) + 1).saturating_mul(window))
+    })
 }
 
 impl<W: Word> Bound for Fixed<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = &self.terms;
-        check_fixed(terms.limit, terms.window, terms.started, terms.origin, events)
+        check_fixed(
+            terms.limit,
+            terms.window,
+            terms.started,
+            terms.origin,
+            events,
+        )
     }
 }
 
 impl Bound for Table<FixedWindow<KeyedWord>> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = self.window_terms();
-        check_fixed(terms.limit, terms.window, terms.started, terms.origin, events)
+        check_fixed(
+            terms.limit,
+            terms.window,
+            terms.started,
+            terms.origin,
+            events,
+        )
     }
 }
 
@@ -282,12 +354,15 @@ impl<W: Word> Bound for Sliding<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = &self.terms;
         if self.strict {
-            return check_spans(events, terms.limit, |from| from.saturating_add(terms.window));
+            return check_spans(events, terms.limit, |from| {
+                from.saturating_add(terms.window)
+            });
         }
         let (segments, window) = (u128::from(self.segments), u128::from(terms.window));
         let segment = |at: u64| u128::from(at.saturating_sub(terms.origin)) * segments / window;
         check_spans(events, terms.limit, |from| {
-            let end = ((segment(from) + segments) * window).div_ceil(segments) + u128::from(terms.origin);
+            let end =
+                ((segment(from) + segments) * window).div_ceil(segments) + u128::from(terms.origin);
             u64::try_from(end).unwrap_or(u64::MAX)
         })
     }
@@ -295,9 +370,16 @@ impl<W: Word> Bound for Sliding<W> {
 
 impl<W: Word> Bound for Cooldown<W> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
-        let apart = self.wait.unwrap_or(self.terms.window).min(self.terms.window);
-        check_spans(events, 2 * self.terms.limit, |from| from.saturating_add(apart))?;
-        let (Some(wait), horizon) = (self.wait, self.window.horizon().as_nanos()) else { return Ok(()) };
+        let apart = self
+            .wait
+            .unwrap_or(self.terms.window)
+            .min(self.terms.window);
+        check_spans(events, 2 * self.terms.limit, |from| {
+            from.saturating_add(apart)
+        })?;
+        let (Some(wait), horizon) = (self.wait, self.window.horizon().as_nanos()) else {
+            return Ok(());
+        };
         let (mut newest, mut until) = (self.terms.origin, None);
         for event in events {
             // Where a word has come round, a denial need not start a wait.
@@ -332,8 +414,8 @@ impl<W: Word> Bound for Changing<W> {
         let ticks = |at: u64| at.saturating_sub(origin) / tick;
         let (limit, window) = self.sets[0];
         let (mut limit, mut window) = (limit, window.div_ceil(tick));
-        // The window that is on; the permits granted in it, those that count, and the largest limit in force, as long as `Carry` says
-        // that it holds.
+        // The window that is on; the permits granted in it, those that count, and the largest limit
+        // in force, as long as `Carry` says that it holds.
         let (mut end, mut granted, mut count, mut most) = (0, 0, 0, Some(limit));
         for (at, event) in counted(events, false) {
             let now = ticks(at);
@@ -363,7 +445,8 @@ impl<W: Word> Bound for Changing<W> {
                             new_limit - left * new_limit / limit
                         }
                         Carry::Additive => match most {
-                            // All that is granted in the window is at most the largest limit that there was.
+                            // All that is granted in the window is at most the largest limit that
+                            // there was.
                             Some(most) => count.max((granted + new_limit).saturating_sub(most)),
                             None => count,
                         },
@@ -387,16 +470,29 @@ trait Started {
 impl<W: Word> Started for Changing<W> {
     /// Without a change.
     fn check_started(&self, events: &[Event]) -> Result<(), String> {
-        if events.iter().any(|event| matches!(event.what, What::Changed { .. })) {
+        if events
+            .iter()
+            .any(|event| matches!(event.what, What::Changed { .. }))
+        {
             return Ok(());
         }
-        check_fixed(self.terms.limit, self.terms.window, true, self.terms.origin, events)
+        check_fixed(
+            self.terms.limit,
+            self.terms.window,
+            true,
+            self.terms.origin,
+            events,
+        )
     }
 }
 
 /// What is asked for in a trace.
 fn verbs<S: Subject>() -> Vec<Verb> {
-    S::VERBS.iter().copied().filter(|verb| !matches!(verb, Verb::SetLimit | Verb::Look)).collect()
+    S::VERBS
+        .iter()
+        .copied()
+        .filter(|verb| !matches!(verb, Verb::SetLimit | Verb::Look))
+        .collect()
 }
 
 struct Trace {
@@ -414,22 +510,35 @@ struct Tally {
 }
 
 fn build<S: Bound>(seed: u64) -> Option<(S, Facts, Draws<'static>)> {
-    let mut draws = Draws::Seeded { state: seed, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: seed,
+        steps: 0,
+    };
     let (subject, facts) = S::random(&mut draws)?;
     Some((subject, facts, draws))
 }
 
 /// Random calls, with a grant that is kept for long.
 fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
-    let mut clock = Clock { facts: *facts, now: facts.origin, newest: facts.origin };
+    let mut clock = Clock {
+        facts: *facts,
+        now: facts.origin,
+        newest: facts.origin,
+    };
     if draws.once_in(4) {
-        clock.now = facts.origin.saturating_add(draws.magnitude(4 * facts.reach));
+        clock.now = facts
+            .origin
+            .saturating_add(draws.magnitude(4 * facts.reach));
     }
     let verbs = verbs::<S>();
     let mut ops = Vec::new();
     let mut changed = false;
     let is_kept = draws.once_in(3) && verbs.contains(&Verb::Refund);
-    let steps = if is_kept { draws.within(0, 6) } else { draws.within(3, 40) };
+    let steps = if is_kept {
+        draws.within(0, 6)
+    } else {
+        draws.within(3, 40)
+    };
     for _ in 0..steps {
         clock.step(draws, true);
         let verb = draws.one_of(&verbs);
@@ -437,7 +546,9 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
         let mut next = op(draws, verb, &clock, slot);
         if let Op::Adjust { now, .. } = &mut next {
             if !changed && draws.once_in(2) {
-                *now = clock.newest.saturating_sub(draws.magnitude(facts.late_change));
+                *now = clock
+                    .newest
+                    .saturating_sub(draws.magnitude(facts.late_change));
             }
             changed = true;
         }
@@ -446,7 +557,11 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
             // All that there is, and more.
             for _ in 0..3 {
                 let n = draws.within(1, facts.burst) as u32;
-                ops.push(Op::Take { now: clock.now, n, slot: draws.within(0, KEPT.into()) as u8 });
+                ops.push(Op::Take {
+                    now: clock.now,
+                    n,
+                    slot: draws.within(0, KEPT.into()) as u8,
+                });
             }
         }
     }
@@ -467,32 +582,71 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
 /// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then
 /// the rest is taken.
 fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
-    let Facts { grain, burst, reach, .. } = clock.facts;
+    let Facts {
+        grain,
+        burst,
+        reach,
+        ..
+    } = clock.facts;
     // All has come in.
     let now = clock.newest.saturating_add(draws.one_of(&[0, reach]));
-    let k = draws.one_of(&[burst / 2, burst / 4, 1]).clamp(1, u32::MAX.into()) as u32;
+    let k = draws
+        .one_of(&[burst / 2, burst / 4, 1])
+        .clamp(1, u32::MAX.into()) as u32;
     ops.push(Op::Cut { now, n: k, slot: 0 });
     // About the hold: an eighth of what the rest has at least.
     let later = now.saturating_add(draws.below(burst / 16 + 1).saturating_mul(grain));
-    ops.push(Op::Draw { now: later, n: k, slot: 0 });
+    ops.push(Op::Draw {
+        now: later,
+        n: k,
+        slot: 0,
+    });
     ops.push(Op::Uncut { slot: 0 });
-    for n in [burst, burst / 2, burst / 4, burst / 8, burst / 16, 1, 1, 1, 1] {
-        ops.push(Op::Take { now: later, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+    for n in [
+        burst,
+        burst / 2,
+        burst / 4,
+        burst / 8,
+        burst / 16,
+        1,
+        1,
+        1,
+        1,
+    ] {
+        ops.push(Op::Take {
+            now: later,
+            n: n.min(u32::MAX.into()) as u32,
+            slot: 1,
+        });
     }
 }
 
 /// A take of a full limiter that is given back in whole some time later; then all is taken by one
 /// who is late, and what came in since by one who is not.
 fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
-    let Facts { grain, burst, reach, staleness, .. } = clock.facts;
+    let Facts {
+        grain,
+        burst,
+        reach,
+        staleness,
+        ..
+    } = clock.facts;
     let now = clock.newest.saturating_add(reach);
     let n = draws.within(1, burst.min(3)) as u32;
     ops.push(Op::Take { now, n, slot: 0 });
     let later = now.saturating_add(draws.within(1, 8).saturating_mul(grain).min(staleness));
-    ops.push(Op::Refund { now: later, n, slot: 0 });
+    ops.push(Op::Refund {
+        now: later,
+        n,
+        slot: 0,
+    });
     for now in [now, later] {
         for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
-            ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 1 });
+            ops.push(Op::Take {
+                now,
+                n: n.min(u32::MAX.into()) as u32,
+                slot: 1,
+            });
         }
     }
 }
@@ -500,14 +654,19 @@ fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
 /// Changes between two settings over and over, and takes what there is, at one instant.
 fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let (now, burst) = (clock.newest, clock.facts.burst);
-    let carry = |draws: &mut Draws<'_>| draws.one_of(&[Carry::Keep, Carry::Additive, Carry::Proportional]);
+    let carry =
+        |draws: &mut Draws<'_>| draws.one_of(&[Carry::Keep, Carry::Additive, Carry::Proportional]);
     let changes = [0, 1].map(|_| (draws.below(4) as u8, carry(draws)));
     for _ in 0..draws.within(2, 6) {
         for (to, carry) in changes {
             ops.push(Op::Adjust { now, to, carry });
             for n in [burst, burst / 2, burst / 4, 1, 1, 1] {
                 if n > 0 && draws.once_in(2) {
-                    ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+                    ops.push(Op::Take {
+                        now,
+                        n: n.min(u32::MAX.into()) as u32,
+                        slot: 0,
+                    });
                 }
             }
         }
@@ -520,20 +679,44 @@ fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts { grain, burst, .. } = clock.facts;
     let now = clock.newest;
     for n in [burst, burst / 2, 1, 1] {
-        ops.push(Op::Take { now, n: n.min(u32::MAX.into()) as u32, slot: 0 });
+        ops.push(Op::Take {
+            now,
+            n: n.min(u32::MAX.into()) as u32,
+            slot: 0,
+        });
     }
     let (owed, reserved) = (draws.within(1, 3), draws.within(1, 3));
-    ops.push(Op::Force { now, n: owed as u32 });
+    ops.push(Op::Force {
+        now,
+        n: owed as u32,
+    });
     let now = now.saturating_add((owed + reserved + draws.within(1, 3)).saturating_mul(grain));
-    ops.push(Op::Reserve { now, n: reserved as u32, wait: 0, slot: 1 });
+    ops.push(Op::Reserve {
+        now,
+        n: reserved as u32,
+        wait: 0,
+        slot: 1,
+    });
     ops.push(Op::Rollback { now, n: 1 });
     ops.push(Op::Cancel { now, slot: 1 });
-    ops.push(Op::Take { now, n: burst.min(3) as u32, slot: 2 });
+    ops.push(Op::Take {
+        now,
+        n: burst.min(3) as u32,
+        slot: 2,
+    });
 }
 
-/// A grant that is kept until the word has come round: by the time, or by what was given back and changed meanwhile.
+/// A grant that is kept until the word has come round: by the time, or by what was given back and
+/// changed meanwhile.
 fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
-    let Facts { grain, reach, horizon, burst, tick, .. } = clock.facts;
+    let Facts {
+        grain,
+        reach,
+        horizon,
+        burst,
+        tick,
+        ..
+    } = clock.facts;
     let kept = PASSING - 1;
     let most = burst.min(u32::MAX.into()) as u32;
     let n = draws.one_of(&[most, 1, most / 2 + 1]);
@@ -563,7 +746,11 @@ fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let changes = draws.once_in(2) && S::VERBS.contains(&Verb::Adjust);
     for _ in 0..turns {
         if changes {
-            ops.push(Op::Adjust { now, to: 0, carry: Carry::Keep });
+            ops.push(Op::Adjust {
+                now,
+                to: 0,
+                carry: Carry::Keep,
+            });
         } else {
             // Out of turn.
             ops.push(Op::Take { now, n: 1, slot: 0 });
@@ -602,9 +789,15 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
         newest = newest.max(now);
         if let Op::Rollback { now, n } = *op {
             // Where a word has come round, what was told less is not told so again.
-            let is_out = |event: &&Event| !matches!(event.what, What::Granted { n: 0, .. } | What::Refused);
+            let is_out =
+                |event: &&Event| !matches!(event.what, What::Granted { n: 0, .. } | What::Refused);
             let (mut last, mut idle) = (facts.origin, 0);
-            for granted in events.iter().filter(is_out).map(|event| event.now).chain([newest]) {
+            for granted in events
+                .iter()
+                .filter(is_out)
+                .map(|event| event.now)
+                .chain([newest])
+            {
                 idle = idle.max(granted.saturating_sub(last));
                 last = last.max(granted);
             }
@@ -613,15 +806,28 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
             {
                 return Some(fault);
             }
-            let looked = world.subject.with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n));
+            let looked = world
+                .subject
+                .with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n));
             if n > 0 && looked.is_ok() {
-                events.push(Event { now, due: now, what: What::Granted { n: 0, forced: false } });
+                events.push(Event {
+                    now,
+                    due: now,
+                    what: What::Granted {
+                        n: 0,
+                        forced: false,
+                    },
+                });
             }
         }
         let is_refused = is_refused(&world, op);
         let outcome = world.perform(op);
         if is_refused {
-            events.push(Event { now, due: now, what: What::Refused });
+            events.push(Event {
+                now,
+                due: now,
+                what: What::Refused,
+            });
         }
         tally.granted += outcome.granted;
         tally.back += outcome.back;
@@ -631,28 +837,41 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                 if let Some(slot) = slot {
                     of_slot[usize::from(slot)] = events.len();
                 }
-                events.push(Event { now, due, what: What::Granted { n, forced } });
+                events.push(Event {
+                    now,
+                    due,
+                    what: What::Granted { n, forced },
+                });
             }
         };
         match *op {
             Op::Take { slot, .. } | Op::Planned { slot, .. } => granted(Some(slot), now, false),
             Op::Draw { .. } => granted(None, now, false),
             Op::Cut { n: 1.., .. } if outcome.acted => {
-                events.push(Event { now, due: now, what: What::Noted });
+                events.push(Event {
+                    now,
+                    due: now,
+                    what: What::Noted,
+                });
             }
             Op::Force { .. } => granted(None, now, true),
             Op::Reserve { slot, .. } => granted(Some(slot), u64::MAX - outcome.told, false),
             Op::Refund { slot, .. } | Op::Cancel { slot, .. } if outcome.back > 0 => {
                 let event = &mut events[of_slot[usize::from(slot)]];
                 // What is past its due may have been used.
-                let is_used = matches!(op, Op::Cancel { .. }) && now >= event.due && event.due > event.now;
+                let is_used =
+                    matches!(op, Op::Cancel { .. }) && now >= event.due && event.due > event.now;
                 if let What::Granted { n, .. } = &mut event.what
                     && !is_used
                 {
                     *n = n.saturating_sub(outcome.back);
                 }
                 if S::NOTES_REFUNDS && matches!(op, Op::Refund { .. }) {
-                    events.push(Event { now, due: now, what: What::Noted });
+                    events.push(Event {
+                        now,
+                        due: now,
+                        what: What::Noted,
+                    });
                 }
             }
             Op::Adjust { to, carry, .. } if outcome.acted => {
@@ -667,7 +886,14 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                         *n = 0;
                     }
                 }
-                events.push(Event { now, due: now, what: What::Changed { to: to.into(), carry } });
+                events.push(Event {
+                    now,
+                    due: now,
+                    what: What::Changed {
+                        to: to.into(),
+                        carry,
+                    },
+                });
             }
             _ => {}
         }
@@ -678,13 +904,21 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
 
 /// Whether a request will be denied though it asks for no more than there can be.
 fn is_refused<S: Subject>(world: &World<S>, op: &Op) -> bool {
-    let (Op::Take { now, n: n @ 1.., .. } | Op::Rollback { now, n: n @ 1.. }) = *op else { return false };
+    let (Op::Take {
+        now, n: n @ 1.., ..
+    }
+    | Op::Rollback { now, n: n @ 1.. }) = *op
+    else {
+        return false;
+    };
     world.subject.with(|limiter| {
-        u64::from(n) <= limiter.capacity() && limiter.peek_at(Timestamp::from_nanos(now), n).is_err()
+        u64::from(n) <= limiter.capacity()
+            && limiter.peek_at(Timestamp::from_nanos(now), n).is_err()
     })
 }
 
-/// Whether a composition that is denied after this limit was taken from leaves it as it was, when nobody else is there.
+/// Whether a composition that is denied after this limit was taken from leaves it as it was, when
+/// nobody else is there.
 fn rolls_back<S: Bound>(
     world: &World<S>,
     facts: &Facts,
@@ -695,7 +929,10 @@ fn rolls_back<S: Bound>(
 ) -> Option<String> {
     if n == 0
         || !world.subject.is_rolled_back()
-        || world.subject.with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n)).is_err()
+        || world
+            .subject
+            .with(|limiter| limiter.peek_at(Timestamp::from_nanos(now), n))
+            .is_err()
     {
         return None;
     }
@@ -705,17 +942,26 @@ fn rolls_back<S: Bound>(
     let scenario = Scenario {
         history: Vec::new(),
         calls: Vec::new(),
-        probes: [newest, after(grain), after(reach / 3), after(reach), after(2 * reach)],
+        probes: [
+            newest,
+            after(grain),
+            after(reach / 3),
+            after(reach),
+            after(2 * reach),
+        ],
         late: newest,
         full: [0; 8],
         ends: false,
     };
-    let sights = |world: &World<S>| judge::survey(&world.fork(), &scenario, Default::default()).sights[0];
+    let sights =
+        |world: &World<S>| judge::survey(&world.fork(), &scenario, Default::default()).sights[0];
     let after = world.fork();
     after.perform(&Op::Rollback { now, n });
     let (before, left) = (sights(world), sights(&after));
     if before != left {
-        return Some(format!("a rollback of {n} at {now} alone leaves {left:?}, not {before:?}"));
+        return Some(format!(
+            "a rollback of {n} at {now} alone leaves {left:?}, not {before:?}"
+        ));
     }
     // What others have is worth what it was.
     for slot in 0..PASSING {
@@ -723,7 +969,11 @@ fn rolls_back<S: Bound>(
         let content = one.take(slot);
         let back = match content {
             Slot::Empty => continue,
-            Slot::Taken { n, .. } => Op::Refund { now: newest, n, slot },
+            Slot::Taken { n, .. } => Op::Refund {
+                now: newest,
+                n,
+                slot,
+            },
             Slot::Extra(_) => Op::Cancel { now: newest, slot },
         };
         one.put(slot, content);
@@ -751,7 +1001,9 @@ fn shrink<S: Bound>(seed: u64, mut ops: Vec<Op>) -> Trace {
             less.remove(index);
             less
         };
-        let smaller = (0..ops.len()).map(without).find(|less| play::<S>(seed, less, &mut tally).is_some());
+        let smaller = (0..ops.len())
+            .map(without)
+            .find(|less| play::<S>(seed, less, &mut tally).is_some());
         match smaller {
             Some(less) => ops = less,
             None => break,
@@ -764,17 +1016,24 @@ fn shrink<S: Bound>(seed: u64, mut ops: Vec<Op>) -> Trace {
 fn check<S: Bound>(share: u64, times: u64) {
     let goal = 20_000 * share * times;
     let mut tally = Tally::default();
-    let mut seed = std::env::var("PORTCULLIS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut seed = std::env::var("PORTCULLIS_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(0);
     while tally.traces < goal {
         seed += 1;
-        let Some((subject, facts, mut draws)) = build::<S>(seed) else { continue };
+        let Some((subject, facts, mut draws)) = build::<S>(seed) else {
+            continue;
+        };
         let world = World::new(subject);
         let ops = choose::<S>(&mut draws, &facts);
         tally.traces += 1;
         if play::<S>(seed, &ops, &mut tally).is_some() {
             let trace = shrink::<S>(seed, ops);
             let runs = trace.ops.chunk_by(|one, next| one == next);
-            let calls: Vec<_> = runs.map(|run| format!("  {:?} x {}\n", run[0], run.len())).collect();
+            let calls: Vec<_> = runs
+                .map(|run| format!("  {:?} x {}\n", run[0], run.len()))
+                .collect();
             panic!(
                 "{}, seed {seed}, after {tally:?}: {}\n{facts:?}\n{}\n{}",
                 S::NAME,
@@ -831,17 +1090,29 @@ traces! {
 
 #[test]
 fn a_limiter_in_any_state_grants_no_more_than_a_new_one() {
-    let mut draws = Draws::Seeded { state: 16, steps: 0 };
+    let mut draws = Draws::Seeded {
+        state: 16,
+        steps: 0,
+    };
     for _ in 0..20_000 {
-        let Some((fresh, facts)) = Bucket::<u32>::random(&mut draws) else { continue };
+        let Some((fresh, facts)) = Bucket::<u32>::random(&mut draws) else {
+            continue;
+        };
         let state = draws.any();
         let mut terms = fresh.terms;
         terms.initial = terms.burst;
-        let fresh = Bucket { bucket: terms.builder().build_on::<u32>().unwrap(), terms };
+        let fresh = Bucket {
+            bucket: terms.builder().build_on::<u32>().unwrap(),
+            terms,
+        };
         let restored = terms.builder().build_on::<u32>().unwrap().with_state(state);
         let now = Timestamp::from_nanos(facts.origin);
         let (most, has) = (fresh.bucket.available_at(now), restored.available_at(now));
-        assert!(has <= most, "{has} with state {state:#x}, {most} anew: {}", fresh.describe());
+        assert!(
+            has <= most,
+            "{has} with state {state:#x}, {most} anew: {}",
+            fresh.describe()
+        );
     }
     for state in [0, 1, 7, u64::MAX] {
         let open = TokenBucket::new(Rate::UNLIMITED, 1).with_state(state);

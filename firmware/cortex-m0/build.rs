@@ -1,6 +1,9 @@
 //! Has the linker find the board's memory layout.
 
 fn main() {
-    println!("cargo::rustc-link-search={}", std::env::var("CARGO_MANIFEST_DIR").unwrap());
+    println!(
+        "cargo::rustc-link-search={}",
+        std::env::var("CARGO_MANIFEST_DIR").unwrap()
+    );
     println!("cargo::rerun-if-changed=memory.x");
 }

@@ -1,4 +1,5 @@
-//! Loom models of every atomic algorithm of `portcullis-core` and `portcullis-async`, one file in `tests` for each primitive.
+//! Loom models of every atomic algorithm of `portcullis-core` and `portcullis-async`, one file in
+//! `tests` for each primitive.
 //!
 //! They run where loom takes the place of the atomics, and are empty everywhere else:
 //!
@@ -6,8 +7,10 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis-loom --release
 //! ```
 //!
-//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as `LOOM_MAX_PREEMPTIONS` says; those that would take a minute
-//! for it up to fewer, unless `PORTCULLIS_THOROUGH` is set. What each one is there to show, and what loom cannot show, stands in `docs/memory-ordering.md`.
+//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as
+//! `LOOM_MAX_PREEMPTIONS` says; those that would take a minute for it up to fewer, unless
+//! `PORTCULLIS_THOROUGH` is set. What each one is there to show, and what loom cannot show, stands
+//! in `docs/memory-ordering.md`.
 #![cfg(loom)]
 
 pub mod queue;
@@ -33,7 +36,11 @@ pub fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// The same with fewer pre-emptions, where nobody asks for a thorough run.
-pub fn explore_briefly(preemptions: usize, thorough: usize, model: impl Fn() + Send + Sync + 'static) {
+pub fn explore_briefly(
+    preemptions: usize,
+    thorough: usize,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     let is_thorough = std::env::var_os("PORTCULLIS_THOROUGH").is_some();
     explore_within(if is_thorough { thorough } else { preemptions }, model);
 }
@@ -50,20 +57,27 @@ pub fn explore_within(preemptions: usize, model: impl Fn() + Send + Sync + 'stat
         model();
     });
     let test = std::thread::current();
-    println!("{}: {} executions", test.name().unwrap_or("model"), executions.load(Relaxed));
+    println!(
+        "{}: {} executions",
+        test.name().unwrap_or("model"),
+        executions.load(Relaxed)
+    );
 }
 
 /// Has loom try each order of this call and those that other threads make, and orders no memory.
 ///
-/// Of an atomic, loom remembers the last access alone: if one thread has loaded it, and another one loads and
-/// then changes it, loom forgets that the change could have come before the first load. So each call that a model makes
-/// begins with an exchange on a word of no meaning.
+/// Of an atomic, loom remembers the last access alone: if one thread has loaded it, and another one
+/// loads and then changes it, loom forgets that the change could have come before the first load.
+/// So each call that a model makes begins with an exchange on a word of no meaning.
 pub fn turn() {
     TURN.fetch_add(1, Relaxed);
 }
 
 /// Runs `work` on what is shared, in a thread of its own.
-pub fn spawn<S: 'static, T: 'static>(shared: &Arc<S>, work: impl FnOnce(&S) -> T + 'static) -> JoinHandle<T> {
+pub fn spawn<S: 'static, T: 'static>(
+    shared: &Arc<S>,
+    work: impl FnOnce(&S) -> T + 'static,
+) -> JoinHandle<T> {
     let shared = Arc::clone(shared);
     loom::thread::spawn(move || {
         turn();
@@ -87,14 +101,18 @@ pub const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// Data that is not atomic. Loom fails a model in which an access is not ordered against another thread's write, whatever
-/// the values are, so that it is a witness to the order that the atomics make.
+/// Data that is not atomic. Loom fails a model in which an access is not ordered against another
+/// thread's write, whatever the values are, so that it is a witness to the order that the atomics
+/// make.
 #[derive(Debug)]
 pub struct Witness(loom::cell::UnsafeCell<()>);
 
 impl Witness {
     /// Data that nobody has accessed yet.
-    #[expect(clippy::new_without_default, reason = "a model says when its data comes into being")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a model says when its data comes into being"
+    )]
     pub fn new() -> Self {
         Self(loom::cell::UnsafeCell::new(()))
     }

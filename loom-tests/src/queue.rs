@@ -1,4 +1,5 @@
-//! What the models of queues have in common: a lock, clocks, tasks that wait, and how it all has to end.
+//! What the models of queues have in common: a lock, clocks, tasks that wait, and how it all has to
+//! end.
 
 use core::any::Any;
 use core::fmt;
@@ -16,15 +17,18 @@ use std::task::Wake;
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
-use portcullis_async::{Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer};
+use portcullis_async::{
+    Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer,
+};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, QueueLimiter, Rate,
-    Receipt, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, QueueLimiter,
+    Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
 
 use crate::{at, turn};
 
-/// A lock as weak as any: a try looks at a word first, as an exchange does that fails, and may find there what was long ago. It outlives a panic.
+/// A lock as weak as any: a try looks at a word first, as an exchange does that fails, and may find
+/// there what was long ago. It outlives a panic.
 #[derive(Debug)]
 pub struct Lock {
     held: AtomicBool,
@@ -33,9 +37,15 @@ pub struct Lock {
 
 impl Lock {
     /// An open lock.
-    #[expect(clippy::new_without_default, reason = "a model says when its lock comes into being")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a model says when its lock comes into being"
+    )]
     pub fn new() -> Self {
-        Self { held: AtomicBool::new(false), mutex: Mutex::new(()) }
+        Self {
+            held: AtomicBool::new(false),
+            mutex: Mutex::new(()),
+        }
     }
 
     fn work<T>(&self, work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
@@ -83,7 +93,8 @@ impl Clock for Still {
     }
 }
 
-/// A clock that is moved by hand, and remembers whom to wake, and when. As a timer it orders no memory.
+/// A clock that is moved by hand, and remembers whom to wake, and when. As a timer it orders no
+/// memory.
 #[derive(Debug)]
 pub struct Timed {
     clock: ManualClock,
@@ -93,9 +104,16 @@ pub struct Timed {
 
 impl Timed {
     /// At the origin, for nobody.
-    #[expect(clippy::new_without_default, reason = "a model says when its clock comes into being")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a model says when its clock comes into being"
+    )]
     pub fn new() -> Self {
-        Self { clock: ManualClock::new(), armed: Cell::new(None), fails: Cell::new(0) }
+        Self {
+            clock: ManualClock::new(),
+            armed: Cell::new(None),
+            fails: Cell::new(0),
+        }
     }
 
     /// Moves the time on to so many seconds.
@@ -154,7 +172,8 @@ impl Timer for Timed {
 #[derive(Debug)]
 pub struct Unwatched(pub Concurrency);
 
-/// A limiter around a concurrency limit: what it says itself, and all that every limiter has to say as that does.
+/// A limiter around a concurrency limit: what it says itself, and all that every limiter has to say
+/// as that does.
 macro_rules! limiter_around {
     ($limiter:ty { $($own:item)* }) => {
         impl Limiter for $limiter {
@@ -207,7 +226,10 @@ impl Panics {
     /// One that does not, and what has it panic.
     pub fn new(limit: u32) -> (Self, impl Fn(u32)) {
         let times = Arc::new(Cell::new(0));
-        (Self(Concurrency::new(limit), Arc::clone(&times)), move |n| *times.lock().unwrap() = n)
+        (
+            Self(Concurrency::new(limit), Arc::clone(&times)),
+            move |n| *times.lock().unwrap() = n,
+        )
     }
 }
 
@@ -273,7 +295,9 @@ pub fn queue(limit: u32) -> Arc<Queued> {
 /// The newest first, for up to `max_permits`.
 pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
     let limiter = Concurrency::new(limit);
-    Arc::new(Queue::with_lock(limiter, Still, max_permits, Lock::new()).with_order(Order::NewestFirst))
+    Arc::new(
+        Queue::with_lock(limiter, Still, max_permits, Lock::new()).with_order(Order::NewestFirst),
+    )
 }
 
 /// A queue whose time is moved.
@@ -289,11 +313,15 @@ pub fn empty_bucket() -> TokenBucket {
 }
 
 /// Takes permits that are free.
-pub fn hold<L: QueueLimiter, C: Clock>(queue: &Arc<Queued<L, C>>, n: u32) -> Lease<Arc<Queued<L, C>>> {
+pub fn hold<L: QueueLimiter, C: Clock>(
+    queue: &Arc<Queued<L, C>>,
+    n: u32,
+) -> Lease<Arc<Queued<L, C>>> {
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).unwrap()
 }
 
-/// Whether a wait has been woken. Orders no memory that loom knows of, so that the queue alone does.
+/// Whether a wait has been woken. Orders no memory that loom knows of, so that the queue alone
+/// does.
 #[derive(Debug)]
 pub struct Woken(Flag);
 
@@ -331,7 +359,10 @@ pub struct Task<P: Deref<Target: Limiter>> {
 
 impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("n", &self.n).field("outcome", &self.outcome).finish_non_exhaustive()
+        f.debug_struct("Task")
+            .field("n", &self.n)
+            .field("outcome", &self.outcome)
+            .finish_non_exhaustive()
     }
 }
 
@@ -355,7 +386,12 @@ impl<L: QueueLimiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
 impl<P: Deref<Target: Limiter>> Task<P> {
     /// Waits for `n` permits by `wait`.
     pub fn of(wait: impl Future<Output = Result<Lease<P>, Rejected>> + 'static, n: u32) -> Self {
-        Self { wait: Some(Box::pin(wait)), woken: Woken::new(), n, outcome: None }
+        Self {
+            wait: Some(Box::pin(wait)),
+            woken: Woken::new(),
+            n,
+            outcome: None,
+        }
     }
 
     /// Polled for the first time.
@@ -402,12 +438,18 @@ impl<P: Deref<Target: Limiter>> Task<P> {
 
     /// The permits that it has.
     pub fn permits(&self) -> u64 {
-        self.outcome.iter().flatten().map(|lease| u64::from(lease.permits())).sum()
+        self.outcome
+            .iter()
+            .flatten()
+            .map(|lease| u64::from(lease.permits()))
+            .sum()
     }
 
     /// Why it has none.
     pub fn rejected(&self) -> Option<Rejected> {
-        self.outcome.as_ref().and_then(|outcome| outcome.as_ref().err().copied())
+        self.outcome
+            .as_ref()
+            .and_then(|outcome| outcome.as_ref().err().copied())
     }
 }
 
@@ -416,7 +458,9 @@ pub struct Drain<L: QueueLimiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, A
 
 impl<L: QueueLimiter> fmt::Debug for Drain<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Drain").field(&self.1).finish_non_exhaustive()
+        f.debug_tuple("Drain")
+            .field(&self.1)
+            .finish_non_exhaustive()
     }
 }
 
@@ -433,7 +477,10 @@ impl<L: QueueLimiter> Drain<L> {
         turn();
         self.1 = Woken::new();
         let waker = Waker::from(Arc::clone(&self.1));
-        self.0.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+        self.0
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
     }
 
     /// Whether it is over, polled once more if it has been woken.
@@ -442,8 +489,10 @@ impl<L: QueueLimiter> Drain<L> {
     }
 }
 
-/// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of the others sleeps for want of permits and not for
-/// want of a call, those who have permits have what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they are all free.
+/// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of
+/// the others sleeps for want of permits and not for want of a call, those who have permits have
+/// what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they
+/// are all free.
 pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
@@ -454,7 +503,11 @@ pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     leave_all(tasks);
     assert_eq!(queue.available_at(at(0)), limit, "when all are gone");
     let watched = queue.change(|limiter| limiter.release_watched(0));
-    assert_ne!(watched, Some(true), "nobody waits, and every release looks for those who do");
+    assert_ne!(
+        watched,
+        Some(true),
+        "nobody waits, and every release looks for those who do"
+    );
     nobody_waits(queue.counts());
 }
 
@@ -469,10 +522,16 @@ pub fn lines_end_well<'t, P: Deref<Target: Limiter> + 't>(
     let mut tasks: Vec<_> = turn.into_iter().collect();
     for task in &mut tasks {
         if !task.is_served() {
-            assert!(waiters > 0 || free() < task.n.into(), "sleeps though its permits are free");
+            assert!(
+                waiters > 0 || free() < task.n.into(),
+                "sleeps though its permits are free"
+            );
             waiters += 1;
         }
-        assert!(task.permits() == 0 || task.permits() == task.n.into(), "not what it waited for");
+        assert!(
+            task.permits() == 0 || task.permits() == task.n.into(),
+            "not what it waited for"
+        );
         out += task.permits();
     }
     assert_eq!(free() + out, limit, "what is free, and what is out");
@@ -492,12 +551,16 @@ pub fn nobody_waits(counts: QueueCounts) {
     assert_eq!((counts.waiters, counts.permits), (0, 0));
 }
 
-/// The timer is armed for what the queue says comes next, and nothing is due that nobody has seen to.
+/// The timer is armed for what the queue says comes next, and nothing is due that nobody has seen
+/// to.
 pub fn is_armed<L: QueueLimiter>(queue: &Queued<L, Timed>) {
     let (before, armed) = (queue.counts(), queue.clock().armed());
     let next = queue.advance();
     assert_eq!(queue.counts(), before, "nobody has seen to what is due");
     if let Next::At(due) = next {
-        assert!(armed.is_some_and(|armed| armed <= due), "armed for {armed:?}, and not for {due:?}");
+        assert!(
+            armed.is_some_and(|armed| armed <= due),
+            "armed for {armed:?}, and not for {due:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The bucket whose settings change: one word that names a set of settings, two sets of which the one that is not named may be being
-//! written, and a claim on that.
+//! The bucket whose settings change: one word that names a set of settings, two sets of which the
+//! one that is not named may be being written, and a claim on that.
 #![cfg(loom)]
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -41,8 +41,15 @@ const LONG: Duration = Duration::MAX;
 
 /// Counts time in seconds, and may owe two permits.
 fn bucket<W: Word>(rate: Rate, burst: u64) -> Arc<AdjustableBucket<W>> {
-    let settings = TokenBucket::builder(rate, burst).debt(2).staleness(Duration::from_secs(1));
-    Arc::new(settings.tick(Duration::from_secs(1)).build_adjustable_on().unwrap())
+    let settings = TokenBucket::builder(rate, burst)
+        .debt(2)
+        .staleness(Duration::from_secs(1));
+    Arc::new(
+        settings
+            .tick(Duration::from_secs(1))
+            .build_adjustable_on()
+            .unwrap(),
+    )
 }
 
 /// One permit each `seconds`.
@@ -69,7 +76,10 @@ fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
         keep(&limit, at(5), every(3), 2);
         let c = take(&*limit, at(5), 1);
         assert_eq!(join(a) + join(b) + c, 2);
-        assert_eq!((limit.available_at(at(7)), limit.available_at(at(8))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(7)), limit.available_at(at(8))),
+            (0, 1)
+        );
     });
 }
 
@@ -83,7 +93,10 @@ fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
         let c = take(&*limit, at(5), 1);
         assert!(join(a) + join(b) + c <= 2);
         while take(&*limit, at(5), 1) == 1 {}
-        assert_eq!((limit.available_at(at(5)), limit.available_at(at(7))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(5)), limit.available_at(at(7))),
+            (0, 1)
+        );
     });
 }
 
@@ -95,11 +108,15 @@ fn a_change_beside_takes_forgets_none_of_them<W: Word>() {
         keep(&limit, at(5), every(2), 3);
         assert_eq!((join(a), join(b)), (1, 1));
         assert_eq!(limit.available_at(at(5)), 1);
-        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (1, 2));
+        assert_eq!(
+            (limit.available_at(at(6)), limit.available_at(at(7))),
+            (1, 2)
+        );
     });
 }
 
-/// One of two is left. Settings of which some are not written yet, or are another set's, would say that there is none.
+/// One of two is left. Settings of which some are not written yet, or are another set's, would say
+/// that there is none.
 fn one_left<W: Word>() -> Arc<AdjustableBucket<W>> {
     let limit = bucket::<W>(every(1), 2);
     assert_eq!(take(&*limit, at(5), 1), 1);
@@ -112,7 +129,10 @@ fn a_permit_that_is_there_throughout_is_granted_beside_a_change<W: Word>() {
         let change = spawn(&limit, |limit| keep(limit, at(5), every(3), 2));
         assert_eq!(take(&*limit, at(5), 1), 1);
         join(change);
-        assert_eq!((limit.available_at(at(7)), limit.available_at(at(8))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(7)), limit.available_at(at(8))),
+            (0, 1)
+        );
     });
 }
 
@@ -127,7 +147,10 @@ fn a_permit_that_is_there_throughout_is_granted_beside_two_changes<W: Word>() {
         let changes = spawn(&limit, change_twice);
         assert_eq!(take(&*limit, at(5), 1), 1);
         join(changes);
-        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(6)), limit.available_at(at(7))),
+            (0, 1)
+        );
     });
 }
 
@@ -147,7 +170,10 @@ fn a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout<W: Word>
         let changes = spawn(&limit, change_twice);
         turn();
         assert!(limit.take_at(at(5), 0).is_ok());
-        assert!(limit.take_at(at(5), 2).is_err(), "there are no two at any time");
+        assert!(
+            limit.take_at(at(5), 2).is_err(),
+            "there are no two at any time"
+        );
         join(changes);
     });
 }
@@ -157,8 +183,12 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 /// All three have a word alike at 0 s, where nothing has come in.
 fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
     explore(|| {
-        let settings = TokenBucket::builder(Rate::per_second(10), 10).initial(0).debt(2);
-        let settings = settings.staleness(Duration::from_secs(1)).tick(Duration::from_secs(1));
+        let settings = TokenBucket::builder(Rate::per_second(10), 10)
+            .initial(0)
+            .debt(2);
+        let settings = settings
+            .staleness(Duration::from_secs(1))
+            .tick(Duration::from_secs(1));
         let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
         let changes = spawn(&limit, |limit| {
             keep(limit, at(0), every(1), 10);
@@ -166,24 +196,31 @@ fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
         });
         let taken = take(&*limit, at(1), 2);
         join(changes);
-        // Ten had come in by 1 s if nothing had changed yet, and then eight stay at most; else there were no two.
-        // (A change that cannot tell whether the take at 1 s was granted leaves what it would at either time.
-        // If a change came between, the next one may count at 1 s.)
+        // Ten had come in by 1 s if nothing had changed yet, and then eight stay at most; else
+        // there were no two. (A change that cannot tell whether the take at 1 s was granted leaves
+        // what it would at either time. If a change came between, the next one may count at 1 s.)
         let later = limit.available_at(at(11));
-        assert!(matches!((taken, later), (2, 0..=9) | (0, 1..=2)), "{taken} {later}");
+        assert!(
+            matches!((taken, later), (2, 0..=9) | (0, 1..=2)),
+            "{taken} {later}"
+        );
         KEPT.fetch_or(taken == 2 && later == 9, Relaxed);
     });
     assert!(KEPT.load(Relaxed));
 }
 
-/// One of five is left at 9 s in a bucket that one of five was taken from at 10 s: from there on, a faster rate would fill it.
+/// One of five is left at 9 s in a bucket that one of five was taken from at 10 s: from there on, a
+/// faster rate would fill it.
 fn a_late_change_beside_a_newer_take_counts_at_its_time<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 5);
         let a = spawn(&limit, |limit| take(limit, at(10), 1));
         keep(&limit, at(9), Rate::per_second(3), 5);
         assert_eq!(join(a), 1);
-        assert_eq!((limit.available_at(at(10)), limit.available_at(at(11))), (4, 5));
+        assert_eq!(
+            (limit.available_at(at(10)), limit.available_at(at(11))),
+            (4, 5)
+        );
     });
 }
 
@@ -193,7 +230,10 @@ fn a_late_change_beside_a_newer_reservation_counts_at_its_time<W: Word>() {
         let a = spawn(&limit, |limit| due(limit, at(10)));
         keep(&limit, at(9), Rate::per_second(3), 5);
         assert_eq!(join(a), 10);
-        assert_eq!((limit.available_at(at(10)), limit.available_at(at(11))), (4, 5));
+        assert_eq!(
+            (limit.available_at(at(10)), limit.available_at(at(11))),
+            (4, 5)
+        );
     });
 }
 
@@ -202,9 +242,13 @@ fn a_late_change_after_a_newer_one_counts_at_its_time<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 5);
         assert_eq!(take(&*limit, at(5), 5), 5);
-        let a = spawn(&limit, |limit| limit.adjust_at(at(10), Rate::ZERO, 4, Carry::Reset).is_ok());
+        let a = spawn(&limit, |limit| {
+            limit.adjust_at(at(10), Rate::ZERO, 4, Carry::Reset).is_ok()
+        });
         turn();
-        let b = limit.adjust_at(at(9), Rate::per_second(3), 9, Carry::Keep).is_ok();
+        let b = limit
+            .adjust_at(at(9), Rate::per_second(3), 9, Carry::Keep)
+            .is_ok();
         let a = join(a);
         assert!(a || b);
         assert!(!a || limit.available_at(at(10)) == 4);
@@ -218,20 +262,33 @@ fn of_two_changes_at_once_each_is_whole_or_refused<W: Word>() {
         let limit = bucket::<W>(every(1), 1);
         assert_eq!(take(&*limit, at(5), 1), 1);
         // Slow and large, or fast and small: in a second, one permit.
-        let a = spawn(&limit, |limit| limit.adjust_at(at(5), every(1), 4, Carry::Keep));
+        let a = spawn(&limit, |limit| {
+            limit.adjust_at(at(5), every(1), 4, Carry::Keep)
+        });
         let fast = Rate::per_second(4);
         turn();
         let b = limit.adjust_at(at(5), fast, 1, Carry::Keep);
         let a = join(a);
-        let refused = [a, b].iter().filter(|changed| **changed == Err(ChangeError::Busy)).count();
-        assert!(refused <= 1 && [a, b].iter().filter(|changed| changed.is_ok()).count() == 2 - refused);
+        let refused = [a, b]
+            .iter()
+            .filter(|changed| **changed == Err(ChangeError::Busy))
+            .count();
+        assert!(
+            refused <= 1 && [a, b].iter().filter(|changed| changed.is_ok()).count() == 2 - refused
+        );
         WAS_BUSY.fetch_or(refused == 1, Relaxed);
-        assert_eq!((limit.available_at(at(5)), limit.available_at(at(6))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(5)), limit.available_at(at(6))),
+            (0, 1)
+        );
         let burst = limit.burst();
         assert_eq!(limit.available_at(at(7)), if burst == 4 { 2 } else { 1 });
         // The claim has been given up.
         keep(&limit, at(5), every(2), 2);
-        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (0, 1));
+        assert_eq!(
+            (limit.available_at(at(6)), limit.available_at(at(7))),
+            (0, 1)
+        );
     });
     assert!(WAS_BUSY.load(Relaxed));
 }
@@ -240,7 +297,9 @@ fn a_change_reads_the_settings_that_the_one_before_it_has_written<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 4);
         assert_eq!(take(&*limit, at(5), 3), 3);
-        let a = spawn(&limit, |limit| limit.adjust_at(at(5), every(3), 4, Carry::Keep).is_ok());
+        let a = spawn(&limit, |limit| {
+            limit.adjust_at(at(5), every(3), 4, Carry::Keep).is_ok()
+        });
         turn();
         let b = limit.adjust_at(at(5), every(2), 4, Carry::Keep).is_ok();
         assert_eq!(limit.available_at(at(5)), 1);
@@ -268,25 +327,40 @@ fn a_reservation_beside_one_that_is_cancelled_keeps_its_instant<W: Word>() {
         });
         let kept = due(&limit, at(5));
         let back = join(cancelled);
-        assert!((kept, back) == (6, 1) || (kept, back) == (7, 0), "{kept} {back}");
+        assert!(
+            (kept, back) == (6, 1) || (kept, back) == (7, 0),
+            "{kept} {back}"
+        );
         assert_eq!(due(&limit, at(6)), kept + 1);
     });
 }
 
 fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has<W: Word>() {
     explore(|| {
-        let settings = TokenBucket::builder(every(1), 2).debt(4).staleness(Duration::from_secs(1));
-        let limit = Arc::new(settings.tick(Duration::from_secs(1)).build_adjustable_on::<W>().unwrap());
+        let settings = TokenBucket::builder(every(1), 2)
+            .debt(4)
+            .staleness(Duration::from_secs(1));
+        let limit = Arc::new(
+            settings
+                .tick(Duration::from_secs(1))
+                .build_adjustable_on::<W>()
+                .unwrap(),
+        );
         assert_eq!(take(&*limit, at(5), 2), 2);
         // Loom's threads own what they use.
-        let first = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG).unwrap();
-        let last = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+        let first =
+            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG).unwrap();
+        let last =
+            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
         let a = spawn(&limit, move |_| first.cancel_at(at(5)));
         turn();
         let last = last.cancel_at(at(5));
         let first = join(a);
         // One that finds the other at it gives nothing back.
-        assert!(matches!((first, last), (2, 1) | (1, 0) | (0, 1)), "{first} {last}");
+        assert!(
+            matches!((first, last), (2, 1) | (1, 0) | (0, 1)),
+            "{first} {last}"
+        );
         assert_eq!(due(&limit, at(5)), 6 + 3 - u64::from(first + last));
     });
 }
@@ -294,14 +368,18 @@ fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_
 fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = spent::<W>(1);
-        let reserved = portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+        let reserved =
+            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
         let b = spawn(&limit, move |_| reserved.cancel_at(at(6)));
         let c = take(&*limit, at(6), 1);
         assert_eq!(join(b), 1, "nobody could take before");
         let taken = join(a) + c;
         assert!(taken <= 1);
-        assert_eq!((limit.available_at(at(6)), limit.available_at(at(7))), (1 - taken, 1));
+        assert_eq!(
+            (limit.available_at(at(6)), limit.available_at(at(7))),
+            (1 - taken, 1)
+        );
     });
 }
 
@@ -335,7 +413,8 @@ fn a_reservation_beside_a_change_is_carried_over_or_made_after_it<W: Word>() {
     });
 }
 
-/// By 6 s one permit has come in, and by 7 s two. Frozen from 6 s on, no second one comes in, unless it was granted before.
+/// By 6 s one permit has come in, and by 7 s two. Frozen from 6 s on, no second one comes in,
+/// unless it was granted before.
 fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
     explore_within(2, || {
         let limit = spent::<W>(5);
@@ -344,7 +423,10 @@ fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
         keep(&limit, at(6), Rate::ZERO, 5);
         let (newer, older) = (join(newer), join(older));
         let most = if newer == 2 { 2 } else { 1 };
-        assert!(newer + older + limit.available_at(at(9)) <= most, "{newer} {older}");
+        assert!(
+            newer + older + limit.available_at(at(9)) <= most,
+            "{newer} {older}"
+        );
     });
 }
 
@@ -366,14 +448,17 @@ fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
     });
 }
 
-/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s, and comes round.
+/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s, and
+/// comes round.
 fn a_grant_beside_changes_that_come_round_decides_by_its_settings<W: Word>() {
     if W::BITS == 64 {
         // It comes round after too many changes for a model.
         return;
     }
     explore_briefly(1, 2, || {
-        let settings = TokenBucket::builder(every(10), 2).initial(0).tick(Duration::from_secs(1));
+        let settings = TokenBucket::builder(every(10), 2)
+            .initial(0)
+            .tick(Duration::from_secs(1));
         let settings = settings.staleness(Duration::from_secs(60));
         let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
         for _ in 0..4 {

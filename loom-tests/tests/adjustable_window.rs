@@ -1,12 +1,14 @@
-//! Windows whose settings change while others take: a fixed window's limit and length together with its word, a sliding window's limit
-//! beside its own.
+//! Windows whose settings change while others take: a fixed window's limit and length together with
+//! its word, a sliding window's limit beside its own.
 #![cfg(loom)]
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{AdjustableWindow, Carry, ChangeError, Denied, Limiter, Receipt, SlidingWindow, Word};
+use portcullis_core::{
+    AdjustableWindow, Carry, ChangeError, Denied, Limiter, Receipt, SlidingWindow, Word,
+};
 use portcullis_loom::{
     at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
 };
@@ -34,7 +36,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// So many in a second; up to nine in up to nine seconds.
 fn window<W: Word>(limit: u64) -> Arc<AdjustableWindow<W>> {
-    let settings = AdjustableWindow::builder(limit, SECOND).max_limit(9).max_window(9 * SECOND);
+    let settings = AdjustableWindow::builder(limit, SECOND)
+        .max_limit(9)
+        .max_window(9 * SECOND);
     Arc::new(settings.build_on().unwrap())
 }
 
@@ -199,7 +203,12 @@ fn what_is_available_beside_two_changes_is_what_there_was_throughout<W: Word>() 
 
 /// Two in nine seconds, of which one was taken at 19 s, in the window from 18 s to 27 s.
 fn long_window<W: Word>() -> Arc<AdjustableWindow<W>> {
-    let limit = Arc::new(AdjustableWindow::builder(2, 9 * SECOND).max_limit(9).build_on().unwrap());
+    let limit = Arc::new(
+        AdjustableWindow::builder(2, 9 * SECOND)
+            .max_limit(9)
+            .build_on()
+            .unwrap(),
+    );
     assert_eq!(take(&*limit, at(19), 1), 1);
     limit
 }
@@ -212,8 +221,12 @@ fn a_late_change_beside_a_newer_take_gains_nothing_at_its_time<W: Word>() {
         let own = take(&*limit, at(26), 1);
         let taken = own + join(taker);
         let left = limit.available_at(at(26));
-        // Only if the change comes first, at 20 s, its window is over at 26 s, and what was taken at 19 s with it.
-        assert!(taken >= 1 && taken + left <= 2, "{taken} taken at 26 s, and {left} left");
+        // Only if the change comes first, at 20 s, its window is over at 26 s, and what was taken
+        // at 19 s with it.
+        assert!(
+            taken >= 1 && taken + left <= 2,
+            "{taken} taken at 26 s, and {left} left"
+        );
         has(&*limit, 26, left);
         has(&*limit, 27, 2);
     });
@@ -260,7 +273,9 @@ fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
         assert_eq!((taken, back), (2, 1));
         let left = [8, 9, 10, 11].map(|seconds| limit.available_at(at(seconds)));
         // Until 9 s, or from 6 s or 7 s on.
-        let end = [[1, 3, 3, 3], [1, 1, 3, 3], [1, 1, 1, 3]].iter().position(|outcome| *outcome == left);
+        let end = [[1, 3, 3, 3], [1, 1, 3, 3], [1, 1, 1, 3]]
+            .iter()
+            .position(|outcome| *outcome == left);
         counted[end.unwrap_or_else(|| panic!("{left:?}"))].fetch_add(1, Relaxed);
         has(&*limit, 7, 1);
     });
@@ -297,7 +312,12 @@ fn what_is_given_back_beside_a_take_and_a_change_passes_no_bound<W: Word>() {
 // The sliding window: two segments of a second each.
 
 fn sliding<W: Word>(limit: u64) -> Arc<SlidingWindow<2, W>> {
-    Arc::new(SlidingWindow::builder(limit, 2 * SECOND, 2).max_limit(3).build_on().unwrap())
+    Arc::new(
+        SlidingWindow::builder(limit, 2 * SECOND, 2)
+            .max_limit(3)
+            .build_on()
+            .unwrap(),
+    )
 }
 
 fn set_limit<W: Word>(limiter: &SlidingWindow<2, W>, limit: u64) -> u64 {

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{
-    AllLease, AllOf, Concurrency, Counted, FixedWindow, Limiter, Limits, Rate, SlidingWindow, Timestamp,
-    TokenBucket, Word,
+    AllLease, AllOf, Concurrency, Counted, FixedWindow, Limiter, Limits, Rate, SlidingWindow,
+    Timestamp, TokenBucket, Word,
 };
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
@@ -29,7 +29,10 @@ on_both_widths!(
 /// Takes 1 of each at 5 s for good; returns how many that were of each.
 fn take_all<T: Limits>(limits: T) -> u64 {
     turn();
-    AllOf::new(limits).into_lease_at(at(5), 1).map_or(0, AllLease::forget).into()
+    AllOf::new(limits)
+        .into_lease_at(at(5), 1)
+        .map_or(0, AllLease::forget)
+        .into()
 }
 
 fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
@@ -38,7 +41,9 @@ fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
 
 /// One permit a second.
 fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
-    TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .build_on()
+        .unwrap()
 }
 
 /// At `seconds`, so many permits are available, and not one more.
@@ -58,7 +63,10 @@ fn opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one<W: Wo
         let (one, other) = &*limits;
         let granted = take_all((other, one)) + join(a);
         assert!(granted <= 1, "both at once");
-        assert_eq!((u64::from(one.in_use()), u64::from(other.in_use())), (granted, granted));
+        assert_eq!(
+            (u64::from(one.in_use()), u64::from(other.in_use())),
+            (granted, granted)
+        );
         if granted == 1 {
             one.release(1);
             other.release(1);
@@ -99,8 +107,12 @@ fn compositions_in_compositions_take_all_or_none_and_lose_none<W: Word>() {
 
 fn opposite_orders_of_windows_never_share_a_permit_nor_lose_one<W: Word>() {
     explore(|| {
-        let fixed = FixedWindow::builder(1, Duration::from_secs(1)).build_on::<W>().unwrap();
-        let sliding = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2).build_on::<W>().unwrap();
+        let fixed = FixedWindow::builder(1, Duration::from_secs(1))
+            .build_on::<W>()
+            .unwrap();
+        let sliding = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2)
+            .build_on::<W>()
+            .unwrap();
         let limits = Arc::new((fixed, sliding));
         let a = spawn(&limits, |(fixed, sliding)| take_all((fixed, sliding)));
         let (fixed, sliding) = &*limits;
@@ -109,7 +121,10 @@ fn opposite_orders_of_windows_never_share_a_permit_nor_lose_one<W: Word>() {
         assert_eq!(sliding.available_at(at(6)), 1 - granted);
         has(fixed, 5, 1 - granted);
         has(sliding, 5, 1 - granted);
-        assert_eq!((fixed.available_at(at(6)), sliding.available_at(at(7))), (1, 1));
+        assert_eq!(
+            (fixed.available_at(at(6)), sliding.available_at(at(7))),
+            (1, 1)
+        );
     });
 }
 
@@ -137,7 +152,11 @@ fn a_direct_take_beside_a_composition_leaves_one_of_the_two_granted<W: Word>() {
         let (bucket, limit) = &*limits;
         let all = take_all((bucket, limit));
         assert_eq!(all + join(direct), 1);
-        assert_eq!((limit.in_use(), bucket.available_at(at(5))), (1, 1 - all), "nothing leaked");
+        assert_eq!(
+            (limit.in_use(), bucket.available_at(at(5))),
+            (1, 1 - all),
+            "nothing leaked"
+        );
     });
 }
 
@@ -161,10 +180,16 @@ fn a_refund_beside_a_composition_is_worth_what_it_was_taken_from<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
         let mut noted = limits.0.take_at(at(5), 1).unwrap();
-        let back = spawn(&limits, move |(bucket, _)| u64::from(bucket.refund_at(at(5), 1, &mut noted)));
+        let back = spawn(&limits, move |(bucket, _)| {
+            u64::from(bucket.refund_at(at(5), 1, &mut noted))
+        });
         let (bucket, limit) = &*limits;
         let all = take_all((bucket, limit));
-        assert_eq!((all, limit.in_use()), (1, 1), "there is one, given back or not");
+        assert_eq!(
+            (all, limit.in_use()),
+            (1, 1),
+            "there is one, given back or not"
+        );
         has(bucket, 5, join(back));
         has(bucket, 7, 2);
     });
@@ -175,7 +200,11 @@ fn a_limit_that_is_named_twice_is_taken_from_once_for_both<W: Word>() {
         let limit = Arc::new(concurrency::<W>(3));
         let a = spawn(&limit, |limit| take_all((limit, limit)));
         let granted = take_all([&*limit, &*limit]) + join(a);
-        assert_eq!((granted, limit.in_use()), (1, 2), "one of the two, and not half of the other");
+        assert_eq!(
+            (granted, limit.in_use()),
+            (1, 2),
+            "one of the two, and not half of the other"
+        );
         limit.release(2);
         assert_eq!(take_all((&*limit,)), 1);
     });
@@ -221,16 +250,24 @@ fn paths_to_one_bucket_take_all_or_none_and_lose_none<W: Word>() {
         assert_eq!(counted.counts().held, all);
         // What was given back after another one's take comes back by time.
         let left = counted.limiter().available_at(at(5));
-        assert!(left + 2 * all + alone <= 2, "{left} left of 2, with {alone} and {all} taken");
+        assert!(
+            left + 2 * all + alone <= 2,
+            "{left} left of 2, with {alone} and {all} taken"
+        );
         has(counted.limiter(), 5, left);
         has(counted.limiter(), 7, 2);
     });
 }
 
-fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own<W: Word>() {
+fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own<
+    W: Word,
+>() {
     explore(|| {
         let settings = FixedWindow::builder(2, Duration::from_secs(1)).started_by_first_request();
-        let window = settings.tick(Duration::from_millis(1)).build_on::<W>().unwrap();
+        let window = settings
+            .tick(Duration::from_millis(1))
+            .build_on::<W>()
+            .unwrap();
         let limits = Arc::new((window, concurrency::<W>(1)));
         let blocks = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
         // In the window of the composition, if that has begun; else in one of its own.
@@ -239,9 +276,16 @@ fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_star
         let (window, limit) = &*limits;
         let all = take_all((window, limit));
         assert_eq!((all + join(blocks), join(takes)), (1, 1));
-        assert_eq!(window.available_at(later), 1 - all, "all is given back, and no more");
+        assert_eq!(
+            window.available_at(later),
+            1 - all,
+            "all is given back, and no more"
+        );
         let left = window.available_at(at(6));
-        assert!(left == 2 || left == 1 - all, "{left} in a window to 6 s or to 6.5 s");
+        assert!(
+            left == 2 || left == 1 - all,
+            "{left} in a window to 6 s or to 6.5 s"
+        );
         has(window, 6, left);
         has(window, 8, 2);
     });

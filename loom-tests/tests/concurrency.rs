@@ -69,9 +69,15 @@ fn a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit<W: Word>()
         turn();
         limit.release(1);
         assert_eq!(join(resize), 0);
-        assert_eq!((limit.in_use(), limit.limit(), limit.available()), (1, 1, 0));
+        assert_eq!(
+            (limit.in_use(), limit.limit(), limit.available()),
+            (1, 1, 0)
+        );
         limit.release(1);
-        assert_eq!((limit.in_use(), limit.limit(), limit.available()), (0, 1, 1));
+        assert_eq!(
+            (limit.in_use(), limit.limit(), limit.available()),
+            (0, 1, 1)
+        );
     });
 }
 
@@ -82,7 +88,11 @@ fn a_take_beside_a_lower_limit_is_judged_by_one_of_the_two<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(0), 1));
         turn();
         assert_eq!(limit.set_limit(1), Ok(2));
-        assert_eq!(take(&*limit, at(0), 1), 0, "the old limit grants nothing any more");
+        assert_eq!(
+            take(&*limit, at(0), 1),
+            0,
+            "the old limit grants nothing any more"
+        );
         let out = 1 + join(a);
         assert_eq!((u64::from(limit.in_use()), limit.limit()), (out, 1));
         limit.release(u32::try_from(out).unwrap());
@@ -100,7 +110,11 @@ fn a_take_beside_a_higher_limit_is_judged_by_one_of_the_two<W: Word>() {
         let out = join(a) + join(b);
         assert!(out == 1 || out == 2);
         assert_eq!(u64::from(limit.in_use()), out);
-        assert_eq!(u64::from(limit.available()), 2 - out, "the new limit holds from now on");
+        assert_eq!(
+            u64::from(limit.available()),
+            2 - out,
+            "the new limit holds from now on"
+        );
     });
 }
 
@@ -117,7 +131,10 @@ fn two_resizes_follow_each_other_and_leave_what_is_out_alone<W: Word>() {
             (7, 5) => 3,
             other => panic!("not one after the other: {other:?}"),
         };
-        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (last, 3, last - 3));
+        assert_eq!(
+            (limit.limit(), limit.in_use(), limit.available()),
+            (last, 3, last - 3)
+        );
     });
 }
 
@@ -188,7 +205,10 @@ fn one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found<W: 
         turn();
         limit.watch(true);
         let found = take(&*limit, at(0), 1) == 1;
-        assert!(join(release) == Some(true) || found, "waits, and nobody knows");
+        assert!(
+            join(release) == Some(true) || found,
+            "waits, and nobody knows"
+        );
         assert_eq!(limit.in_use(), u32::from(found));
     });
 }
@@ -202,9 +222,15 @@ fn a_mark_is_not_lost_to_a_resize_nor_to_a_take<W: Word>() {
         turn();
         limit.watch(true);
         assert_eq!((join(resize), join(other)), (2, 1));
-        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 2, 1));
+        assert_eq!(
+            (limit.limit(), limit.in_use(), limit.available()),
+            (3, 2, 1)
+        );
         assert_eq!(limit.release_watched(1), Some(true));
-        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 1, 2));
+        assert_eq!(
+            (limit.limit(), limit.in_use(), limit.available()),
+            (3, 1, 2)
+        );
     });
 }
 
@@ -219,7 +245,10 @@ fn a_mark_that_is_taken_off_beside_a_resize_is_gone<W: Word>() {
         limit.watch(false);
         assert_eq!((join(resize), join(release)), (2, true));
         assert_eq!(limit.release_watched(1), Some(false));
-        assert_eq!((limit.limit(), limit.in_use(), limit.available()), (3, 0, 3));
+        assert_eq!(
+            (limit.limit(), limit.in_use(), limit.available()),
+            (3, 0, 3)
+        );
     });
 }
 

@@ -77,7 +77,12 @@ fn a_refund_beside_an_exceeding_request_lets_no_more_than_the_limit_in<W: Word>(
     refund_beside_an_exceeding_request(|| limit::<W>(1), at(7));
     // Without a wait of its own, which ends where the window does.
     refund_beside_an_exceeding_request(
-        || CooldownWindow::builder(1, 10 * SECOND).tick(SECOND).build_on::<W>().unwrap(),
+        || {
+            CooldownWindow::builder(1, 10 * SECOND)
+                .tick(SECOND)
+                .build_on::<W>()
+                .unwrap()
+        },
         at(15),
     );
 }
@@ -125,7 +130,10 @@ fn two_requests_after_the_wait_start_one_window<W: Word>() {
         let b = spawn(&limit, |limit| take(limit, at(8), 1));
         let early = take(&*limit, Timestamp::from_millis(6_999), 1);
         assert_eq!(join(a) + join(b), 1);
-        assert_eq!(early, 0, "before the new window in its own time, and in that after the limit");
+        assert_eq!(
+            early, 0,
+            "before the new window in its own time, and in that after the limit"
+        );
         // The loser has exceeded: at 7 or at 8, and not before the start of the window.
         assert_eq!(take(&*limit, Timestamp::from_millis(8_999), 1), 0);
         has_all_permits(&limit, at(10));
@@ -139,8 +147,15 @@ fn a_late_request_that_exceeds_does_not_end_the_window_at_once<W: Word>() {
         let newer = spawn(&limit, |limit| take(limit, at(15), 1));
         let late = take(&*limit, at(12), 1);
         assert_eq!((join(newer), late), (1, 0));
-        let start = if limit.available_at(at(16)) == 1 { 0 } else { 15 };
-        assert_eq!(start, 15, "the window of the newer one ends 2 s after its start, at the earliest");
+        let start = if limit.available_at(at(16)) == 1 {
+            0
+        } else {
+            15
+        };
+        assert_eq!(
+            start, 15,
+            "the window of the newer one ends 2 s after its start, at the earliest"
+        );
         has_all_permits(&limit, at(25));
     });
 }
@@ -152,11 +167,19 @@ fn a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant<W: Word>()
         let newer = spawn(&limit, |limit| take(limit, at(12), 1));
         let late = take(&*limit, at(6), 2);
         assert_eq!((join(newer), late), (1, 0));
-        // The newer one has started a window after the wait, or has been granted in the window that was exceeded.
+        // The newer one has started a window after the wait, or has been granted in the window that
+        // was exceeded.
         let left = limit.available_at(at(12));
         assert!(left == 2 || left == 0, "{left} left");
         // It is remembered to 1,024 of the 2,000 ms, from 5 s on.
-        has_all_permits(&limit, if left == 2 { at(22) } else { Timestamp::from_millis(11_144 + 2_000) });
+        has_all_permits(
+            &limit,
+            if left == 2 {
+                at(22)
+            } else {
+                Timestamp::from_millis(11_144 + 2_000)
+            },
+        );
     });
 }
 

@@ -19,8 +19,18 @@ fn every_decision_is_counted_once_and_what_is_held_goes_back_to_nothing() {
         let b = spawn(&limit, visit);
         turn();
         let c = visit(&limit);
-        let granted = [join(a), join(b), c].into_iter().filter(|&granted| granted).count() as u64;
-        assert_eq!(limit.counts(), Counts { granted, denied: 3 - granted, held: 0 });
+        let granted = [join(a), join(b), c]
+            .into_iter()
+            .filter(|&granted| granted)
+            .count() as u64;
+        assert_eq!(
+            limit.counts(),
+            Counts {
+                granted,
+                denied: 3 - granted,
+                held: 0
+            }
+        );
     });
 }
 

@@ -66,7 +66,11 @@ fn a_late_now_counts_in_the_newest_window<W: Word>() {
         let late = take(&*limit, at(5), 1);
         assert_eq!(join(newer), 1);
         assert_eq!(limit.available_at(at(6)), 1 - late);
-        assert_eq!(take(&*limit, at(6), 2), 0, "and with the late one it is full sooner");
+        assert_eq!(
+            take(&*limit, at(6), 2),
+            0,
+            "and with the late one it is full sooner"
+        );
         has_all_permits(&limit, at(7));
     });
 }
@@ -74,7 +78,9 @@ fn a_late_now_counts_in_the_newest_window<W: Word>() {
 fn two_first_requests_start_one_window<W: Word>() {
     explore(|| {
         let limit = Arc::new(started::<W>(1));
-        let a = spawn(&limit, |limit| take(limit, Timestamp::from_millis(5_300), 1));
+        let a = spawn(&limit, |limit| {
+            take(limit, Timestamp::from_millis(5_300), 1)
+        });
         let b = take(&*limit, Timestamp::from_millis(5_500), 1);
         assert_eq!(join(a) + b, 1);
         assert_eq!(take(&*limit, Timestamp::from_millis(6_299), 1), 0);
@@ -86,8 +92,12 @@ fn two_requests_after_the_end_start_one_window<W: Word>() {
     explore(|| {
         let limit = Arc::new(started::<W>(2));
         assert_eq!(take(&*limit, at(5), 2), 2);
-        let a = spawn(&limit, |limit| take(limit, Timestamp::from_millis(6_000), 1));
-        let b = spawn(&limit, |limit| take(limit, Timestamp::from_millis(6_200), 1));
+        let a = spawn(&limit, |limit| {
+            take(limit, Timestamp::from_millis(6_000), 1)
+        });
+        let b = spawn(&limit, |limit| {
+            take(limit, Timestamp::from_millis(6_200), 1)
+        });
         let late = take(&*limit, Timestamp::from_millis(5_999), 1);
         // If the late one is in, it is in the new window; that has room for two of the three.
         assert!(join(a) + join(b) + late == 2);

@@ -1,7 +1,9 @@
-//! The keyed table: a claim is provisional until both lines have been read again behind a fence, an entry that is held changes as a whole word.
+//! The keyed table: a claim is provisional until both lines have been read again behind a fence, an
+//! entry that is held changes as a whole word.
 //!
-//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own hashes, so that each model
-//! says which line a key prefers, and which of the keys are one to the table.
+//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own
+//! hashes, so that each model says which line a key prefers, and which of the keys are one to the
+//! table.
 #![cfg(loom)]
 
 use core::hash::{BuildHasher, BuildHasherDefault};
@@ -9,8 +11,8 @@ use core::hash::{BuildHasher, BuildHasherDefault};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portcullis_core::{
-    Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed, Timestamp,
-    TokenBucket,
+    Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed,
+    Timestamp, TokenBucket,
 };
 use portcullis_loom::{
     Itself, Witness, at, explore, explore_briefly, explore_within, join, spawn, take, turn,
@@ -20,7 +22,8 @@ type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
 type Buckets = Table<TokenBucket<KeyedWord>>;
 type Permits = Table<Concurrency>;
 
-/// A key that prefers the first line, or of two the second one, and has a tag by which it may use both.
+/// A key that prefers the first line, or of two the second one, and has a tag by which it may use
+/// both.
 const fn key(line: u64, tag: u64) -> u64 {
     line << 63 | tag
 }
@@ -40,7 +43,12 @@ fn table<L: KeyedLimit>(limit: L, lines: usize) -> Table<L> {
 
 /// Token buckets that get a permit back each second.
 fn buckets(burst: u64, lines: usize) -> Arc<Buckets> {
-    Arc::new(table(TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap(), lines))
+    Arc::new(table(
+        TokenBucket::builder(Rate::per_second(1), burst)
+            .build_on()
+            .unwrap(),
+        lines,
+    ))
 }
 
 fn permits(limit: u32, lines: usize) -> Arc<Permits> {
@@ -87,12 +95,20 @@ fn has_taken<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, taken: u
     assert_eq!(grant(table, key, now, 1), 0);
 }
 
-/// Each of `keys` keys holds one entry at most, and strangers find room in all the others: none is left claimed.
+/// Each of `keys` keys holds one entry at most, and strangers find room in all the others: none is
+/// left claimed.
 fn has_an_entry_each<L: KeyedLimit>(table: &Table<L>, now: Timestamp, keys: usize) {
     let before = table.statistics_at(now);
-    assert!(before.held <= keys, "{} entries for {keys} keys", before.held);
+    assert!(
+        before.held <= keys,
+        "{} entries for {keys} keys",
+        before.held
+    );
     let room = before.entries - before.live;
-    let strangers = STRANGERS.iter().map(|&stranger| grant(table, stranger, now, 1)).sum::<u64>();
+    let strangers = STRANGERS
+        .iter()
+        .map(|&stranger| grant(table, stranger, now, 1))
+        .sum::<u64>();
     assert_eq!(strangers, room as u64);
     let after = table.statistics_at(now);
     assert_eq!((after.held, after.live), (after.entries, after.entries));
@@ -183,7 +199,10 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
         let a = grant(&table, A, at(20), 1);
         let b = join(b);
         assert_eq!(a + b, 1);
-        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1 - a, 1 - b, 0]);
+        assert_eq!(
+            [A, B, C].map(|key| available(&table, key, at(20))),
+            [1 - a, 1 - b, 0]
+        );
         has_an_entry_each(&table, at(20), 2);
     });
 }
@@ -283,7 +302,10 @@ fn a_release_finds_the_entry_that_its_key_has_moved_to() {
 fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
     explore_briefly(0, 1, || {
         // One after the other, without any order of memory.
-        let shared = Arc::new((table::<Concurrency>(Concurrency::new(2), 2), AtomicU64::new(0)));
+        let shared = Arc::new((
+            table::<Concurrency>(Concurrency::new(2), 2),
+            AtomicU64::new(0),
+        ));
         let before = spawn(&shared, |(table, step)| {
             assert_eq!(grant(table, A, at(5), 1), 1);
             release(table, A, 1);
@@ -403,7 +425,10 @@ fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_another_key_has_the
         data.write();
         release(table, A, 1);
         let (a, b) = join(next);
-        assert_eq!((available(table, A, at(5)), available(table, B, at(5))), (1 - a, 1 - b));
+        assert_eq!(
+            (available(table, A, at(5)), available(table, B, at(5))),
+            (1 - a, 1 - b)
+        );
         has_an_entry_each(table, at(5), 2);
     });
 }

@@ -1,7 +1,8 @@
-//! The table of limiters beside entries: a call is counted in before it works on a limiter, and a claim takes only the very word that it has judged.
+//! The table of limiters beside entries: a call is counted in before it works on a limiter, and a
+//! claim takes only the very word that it has judged.
 //!
-//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own hashes. `C` has one of the two entries, where there is
-//! to be room for but one.
+//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own
+//! hashes. `C` has one of the two entries, where there is to be room for but one.
 #![cfg(loom)]
 
 use core::hash::BuildHasherDefault;
@@ -21,13 +22,22 @@ const A_BACK: u64 = 1 << 63 | A;
 const B: u64 = 3;
 const C: u64 = 6;
 
-/// A limiter that a request for two blows, for ever, and that orders nothing by itself: not even whether it is blown.
+/// A limiter that a request for two blows, for ever, and that orders nothing by itself: not even
+/// whether it is blown.
 struct Fuse(AtomicBool);
 
 impl Limiter for Fuse {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let was_blown = if n == 2 { self.0.swap(true, Relaxed) } else { self.0.load(Relaxed) };
-        if was_blown { Err(Denied::Exhausted { now, permits: n }) } else { Ok(Receipt::NONE) }
+        let was_blown = if n == 2 {
+            self.0.swap(true, Relaxed)
+        } else {
+            self.0.load(Relaxed)
+        };
+        if was_blown {
+            Err(Denied::Exhausted { now, permits: n })
+        } else {
+            Ok(Receipt::NONE)
+        }
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -35,7 +45,11 @@ impl Limiter for Fuse {
     }
 
     fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.0.load(Relaxed) { Idle::InUse } else { Idle::Since(Timestamp::ZERO) }
+        if self.0.load(Relaxed) {
+            Idle::InUse
+        } else {
+            Idle::Since(Timestamp::ZERO)
+        }
     }
 
     fn retry(&self, _: Denied) -> Retry {
@@ -49,7 +63,11 @@ struct Slot(AtomicBool);
 impl Limiter for Slot {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let was_taken = self.0.swap(true, Relaxed);
-        if was_taken { Err(Denied::Exhausted { now, permits: n }) } else { Ok(Receipt::NONE) }
+        if was_taken {
+            Err(Denied::Exhausted { now, permits: n })
+        } else {
+            Ok(Receipt::NONE)
+        }
     }
 
     fn release(&self, _: u32) {
@@ -61,7 +79,11 @@ impl Limiter for Slot {
     }
 
     fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.0.load(Relaxed) { Idle::InUse } else { Idle::Since(Timestamp::ZERO) }
+        if self.0.load(Relaxed) {
+            Idle::InUse
+        } else {
+            Idle::Since(Timestamp::ZERO)
+        }
     }
 
     fn retry(&self, _: Denied) -> Retry {
@@ -106,7 +128,11 @@ fn pass(table: &Table<Concurrency>, key: u64, now: Timestamp) {
 /// Each of `keys` keys holds one entry at most.
 fn has_an_entry_each<L: Limiter>(table: &Table<L>, now: Timestamp, keys: usize) {
     let statistics = table.statistics_at(now);
-    assert!(statistics.held <= keys, "{} entries for {keys} keys", statistics.held);
+    assert!(
+        statistics.held <= keys,
+        "{} entries for {keys} keys",
+        statistics.held
+    );
 }
 
 /// Nobody is counted in, and nothing is out: all entries that are held can be had.
@@ -152,13 +178,19 @@ fn two_first_takes_that_prefer_different_lines_share_one_entry() {
 fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
     explore(|| {
         let table = permits(1, 1);
-        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        assert_eq!(
+            (grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)),
+            (1, 1)
+        );
         release(&table, A, 1);
         let b = spawn(&table, |table| grant(table, B, at(20), 1));
         let a = grant(&table, A, at(20), 1);
         let b = join(b);
         assert_eq!(a + b, 1, "never both, and never none");
-        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1 - a, 1 - b, 0]);
+        assert_eq!(
+            [A, B, C].map(|key| available(&table, key, at(20))),
+            [1 - a, 1 - b, 0]
+        );
         release(&table, if a > 0 { A } else { B }, 1);
         release(&table, C, 1);
         is_at_rest(&table, at(29));
@@ -169,14 +201,20 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
 fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
     explore(|| {
         let table = permits(1, 1);
-        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        assert_eq!(
+            (grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)),
+            (1, 1)
+        );
         release(&table, A, 1);
         let b = spawn(&table, |table| grant(table, B, at(5 + 509), 1));
         // As far ahead as the time that an entry notes can tell: it stays.
         let a = grant(&table, A, at(5 + 511), 1);
         let b = join(b);
         assert_eq!(a + b, 1);
-        assert_eq!([A, B, C].map(|key| available(&table, key, at(5 + 511))), [1 - a, 1 - b, 0]);
+        assert_eq!(
+            [A, B, C].map(|key| available(&table, key, at(5 + 511))),
+            [1 - a, 1 - b, 0]
+        );
     });
 }
 
@@ -201,11 +239,17 @@ fn two_uses_beside_a_claim_of_their_entry_take_no_more_than_the_limit() {
 fn a_release_beside_a_claim_gives_back_to_its_own_key() {
     explore(|| {
         let table = permits(1, 1);
-        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)), (1, 1));
+        assert_eq!(
+            (grant(&table, A, at(5), 1), grant(&table, C, at(5), 1)),
+            (1, 1)
+        );
         let b = spawn(&table, |table| grant(table, B, at(20), 1));
         release(&table, A, 1);
         let b = join(b);
-        assert_eq!([A, B, C].map(|key| available(&table, key, at(20))), [1, 1 - b, 0]);
+        assert_eq!(
+            [A, B, C].map(|key| available(&table, key, at(20))),
+            [1, 1 - b, 0]
+        );
         if b > 0 {
             release(&table, B, 1);
         }
@@ -234,7 +278,10 @@ fn a_sweep_beside_two_who_pass_leaves_nobody_counted_in() {
 fn a_claim_sees_what_a_use_has_made_of_the_limiter() {
     explore(|| {
         let table = fuses(1);
-        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)), (1, 2));
+        assert_eq!(
+            (grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)),
+            (1, 2)
+        );
         // Late, so that the time noted alone does not keep the entry.
         let a = spawn(&table, |table| grant(table, A, at(18), 2));
         let b = grant(&table, B, at(20), 1);
@@ -248,7 +295,10 @@ fn a_claim_sees_what_a_use_has_made_of_the_limiter() {
 fn a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter() {
     explore_briefly(2, 3, || {
         let table = fuses(1);
-        assert_eq!((grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)), (1, 2));
+        assert_eq!(
+            (grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)),
+            (1, 2)
+        );
         let probes = spawn(&table, |table| grant(table, A, at(18), 1));
         let a = spawn(&table, |table| grant(table, A, at(18), 2));
         let b = grant(&table, B, at(20), 1);
@@ -277,7 +327,10 @@ fn the_next_key_of_an_entry_sees_what_the_last_user_of_the_former_one_wrote() {
     explore(|| {
         let guard = Arc::new((table(|| Slot(AtomicBool::new(false)), 1), Witness::new()));
         let (table, data) = &*guard;
-        assert_eq!((grant(table, A, at(5), 1), grant(table, C, at(5), 1)), (1, 1));
+        assert_eq!(
+            (grant(table, A, at(5), 1), grant(table, C, at(5), 1)),
+            (1, 1)
+        );
         let b = spawn(&guard, |(table, data)| {
             let b = grant(table, B, at(20), 1);
             if b > 0 {

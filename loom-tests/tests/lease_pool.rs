@@ -1,10 +1,12 @@
-//! The lease pool: a word for each slot, whose exchanges decide who owns the slot and who ends its lease.
+//! The lease pool: a word for each slot, whose exchanges decide who owns the slot and who ends its
+//! lease.
 #![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Receipt, Retry, StaleId, Timestamp,
+    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Receipt, Retry, StaleId,
+    Timestamp,
 };
 use portcullis_loom::{Witness, at, explore, join, spawn, turn};
 
@@ -25,7 +27,10 @@ fn two_claims_on_the_last_slot_make_one_lease() {
         turn();
         let b = pool.claim_at(at(0), 2, None);
         let outcomes = [join(a), b];
-        assert!(outcomes.contains(&Err(ClaimError::PoolFull { slots: 1 })), "{outcomes:?}");
+        assert!(
+            outcomes.contains(&Err(ClaimError::PoolFull { slots: 1 })),
+            "{outcomes:?}"
+        );
         holds(&pool, 1, 2);
         let id = outcomes.iter().find_map(|outcome| outcome.ok()).unwrap();
         assert_eq!(pool.release(id), Ok(2));
@@ -44,7 +49,10 @@ fn claims_share_the_limit_and_a_denied_one_leaves_its_slot_free() {
         assert_eq!(granted.len(), 1);
         holds(&pool, 1, 2);
         let other = pool.claim_at(at(0), 1, None).unwrap();
-        assert_eq!((pool.release(granted[0]), pool.release(other)), (Ok(2), Ok(1)));
+        assert_eq!(
+            (pool.release(granted[0]), pool.release(other)),
+            (Ok(2), Ok(1))
+        );
         holds(&pool, 0, 0);
     });
 }
@@ -58,7 +66,10 @@ fn two_releases_of_one_id_give_back_once() {
         turn();
         let b = pool.release(id);
         let outcomes = [join(a), b];
-        assert!(outcomes.contains(&Ok(2)) && outcomes.contains(&Err(StaleId)), "{outcomes:?}");
+        assert!(
+            outcomes.contains(&Ok(2)) && outcomes.contains(&Err(StaleId)),
+            "{outcomes:?}"
+        );
         holds(&pool, 0, 0);
     });
 }
@@ -199,7 +210,10 @@ fn a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees() {
 fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
     explore(|| {
         // Several words for one id, handed over without any order.
-        let shared = Arc::new((LeasePool::<_, 1>::new(Concurrency::new(5)), AtomicU64::new(u64::MAX)));
+        let shared = Arc::new((
+            LeasePool::<_, 1>::new(Concurrency::new(5)),
+            AtomicU64::new(u64::MAX),
+        ));
         let claim = spawn(&shared, |(pool, hand)| {
             let id = pool.claim_at(at(0), 2, None).unwrap();
             hand.store(id.to_bits(), Relaxed);
@@ -209,7 +223,10 @@ fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
         // The slot's state may not have come over yet, and then the id is not known.
         turn();
         let released = pool.release(LeaseId::from_bits(hand.load(Relaxed)));
-        assert!(released == Ok(2) || released == Err(StaleId), "{released:?}");
+        assert!(
+            released == Ok(2) || released == Err(StaleId),
+            "{released:?}"
+        );
         let id = join(claim);
         assert_eq!(pool.release(id).is_ok(), released.is_err());
         holds(pool, 0, 0);
@@ -221,7 +238,11 @@ struct NotTwo;
 
 impl Limiter for NotTwo {
     fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-        if permits == 2 { Err(Denied::Refused { now, permits }) } else { Ok(Receipt::NONE) }
+        if permits == 2 {
+            Err(Denied::Refused { now, permits })
+        } else {
+            Ok(Receipt::NONE)
+        }
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {

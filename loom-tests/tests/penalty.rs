@@ -22,14 +22,22 @@ type Limit<W> = Penalty<FixedWindow<W>, W>;
 
 /// `limit` a second, and a penalty of 5 s after so many denials in a minute.
 fn window<W: Word>(limit: u64, denials: u64) -> Limit<W> {
-    let window = FixedWindow::builder(limit, Duration::from_secs(1)).build_on().unwrap();
+    let window = FixedWindow::builder(limit, Duration::from_secs(1))
+        .build_on()
+        .unwrap();
     let settings = Penalty::builder(WAIT).staleness(Duration::from_secs(1));
-    settings.after(denials, Duration::from_mins(1)).build_on().unwrap().around(window)
+    settings
+        .after(denials, Duration::from_mins(1))
+        .build_on()
+        .unwrap()
+        .around(window)
 }
 
 /// The first second at which no penalty is on.
 fn end<W: Word>(limit: &Limit<W>, from: u64) -> u64 {
-    (from..from + 60).find(|&second| !limit.is_on_at(at(second))).unwrap()
+    (from..from + 60)
+        .find(|&second| !limit.is_on_at(at(second)))
+        .unwrap()
 }
 
 fn of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it<W: Word>() {
@@ -77,7 +85,13 @@ fn who_has_seen_a_penalty_is_denied_until_its_end<W: Word>() {
         });
         assert_eq!(join(denied), 0);
         let (on, decision) = join(seen);
-        assert!(!on || decision == Err(Denied::Penalized { now: at(11), permits: 1 }));
+        assert!(
+            !on || decision
+                == Err(Denied::Penalized {
+                    now: at(11),
+                    permits: 1
+                })
+        );
         assert!(limit.is_on_at(at(14)));
         assert_eq!(take(&*limit, at(14), 1), 0);
     });

@@ -1,5 +1,5 @@
-//! The queue of waits: whoever gives back and whoever waits for it never miss each other, and no permit is lost on its way from the one
-//! to the other.
+//! The queue of waits: whoever gives back and whoever waits for it never miss each other, and no
+//! permit is lost on its way from the one to the other.
 #![cfg(loom)]
 
 use core::task::Waker;
@@ -9,7 +9,9 @@ use std::task::Wake;
 use loom::sync::{Arc as Shared, Notify};
 use portcullis_async::{Next, Rejected};
 use portcullis_core::{Lease, LimiterExt, Retry};
-use portcullis_loom::queue::{Queued, Task, Woken, beside, beside_of, ends_well, hold, newest_first, queue};
+use portcullis_loom::queue::{
+    Queued, Task, Woken, beside, beside_of, ends_well, hold, newest_first, queue,
+};
 use portcullis_loom::{Witness, at, explore, explore_within, join, turn};
 
 type Wait = Task<Arc<Queued>>;
@@ -38,7 +40,11 @@ fn two_requests_that_queue_beside_a_release_are_granted_one_after_the_other() {
         join(release);
         let mut other = join(other);
         assert_ne!(mine.is_served(), other.is_served(), "there is one permit");
-        let (first, mut second) = if mine.waits() { (other, mine) } else { (mine, other) };
+        let (first, mut second) = if mine.waits() {
+            (other, mine)
+        } else {
+            (mine, other)
+        };
         first.leave();
         assert!(second.is_served());
         ends_well(&queue, 1, [&mut second]);
@@ -166,11 +172,18 @@ fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
         let mut new = Task::polled(&queue, 1);
         join(release);
         if queue.counts().evicted == 0 {
-            // The old one has it already; or the new one has found it free, and has not had to queue.
+            // The old one has it already; or the new one has found it free, and has not had to
+            // queue.
             assert_ne!(old.is_served(), new.is_served());
         } else {
             assert!(old.is_served() && new.is_served());
-            assert_eq!(old.rejected(), Some(Rejected::Evicted { permits: 1, retry: Retry::OnRelease }));
+            assert_eq!(
+                old.rejected(),
+                Some(Rejected::Evicted {
+                    permits: 1,
+                    retry: Retry::OnRelease
+                })
+            );
         }
         ends_well(&queue, 1, [&mut new, &mut old]);
     });
@@ -231,14 +244,18 @@ fn one_who_waits_for_more_than_a_lower_limit_beside_a_release_is_told_or_granted
         drop(held);
         assert_eq!(join(change), Ok(2));
         assert!(wait.is_served());
-        let capacity = Some(Rejected::ExceedsCapacity { permits: 2, capacity: 1 });
+        let capacity = Some(Rejected::ExceedsCapacity {
+            permits: 2,
+            capacity: 1,
+        });
         assert!(wait.permits() == 2 || wait.rejected() == capacity);
         wait.outcome = None;
         ends_well(&queue, 1, []);
     });
 }
 
-/// A release that finds the list held leaves its permit to the holder, whatever that one does with the list.
+/// A release that finds the list held leaves its permit to the holder, whatever that one does with
+/// the list.
 fn found_held<T: 'static>(work: impl Fn(&Arc<Queued>, &mut Wait) -> T + Send + Sync + 'static) {
     explore(move || {
         let queue = queue(1);
@@ -341,7 +358,10 @@ fn a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile() {
         drop(one);
         join(other);
         join(look);
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         ends_well(&queue, 2, [&mut first, &mut second]);
     });
 }
@@ -392,7 +412,10 @@ fn who_comes_after_a_wait_is_granted_nothing_before_it() {
         });
         // One who wants more than one asks before it queues.
         let mut other = Task::polled(&queue, 2);
-        assert!(other.waits() || queue.counts().granted >= 1, "overtakes who waits");
+        assert!(
+            other.waits() || queue.counts().granted >= 1,
+            "overtakes who waits"
+        );
         join(release);
         join(newcomer);
         ends_well(&queue, 2, [&mut wait, &mut other]);

@@ -1,5 +1,6 @@
-//! Permits that a release hands over to the first one who waits, without their having been free: nobody else gets them, nobody is left out by it, and the
-//! gate that stays raised after the last wait keeps nobody from a permit that is free.
+//! Permits that a release hands over to the first one who waits, without their having been free:
+//! nobody else gets them, nobody is left out by it, and the gate that stays raised after the last
+//! wait keeps nobody from a permit that is free.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use portcullis_loom::{Witness, at, explore, explore_within, join, turn};
 
 type Wait = Task<Arc<Queued>>;
 
-/// Whether `n` permits can be taken at once. Nothing but a take is called: all else that comes to the queue lowers a gate at which nobody is.
+/// Whether `n` permits can be taken at once. Nothing but a take is called: all else that comes to
+/// the queue lowers a gate at which nobody is.
 fn are_free(queue: &Arc<Queued>, n: u32) -> bool {
     turn();
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).is_ok()
@@ -37,7 +39,10 @@ fn a_permit_is_handed_to_who_waits_and_not_to_one_who_comes_beside_it() {
         let release = beside(move || drop(held));
         let mut second = Task::polled(&queue, 1);
         join(release);
-        assert!(first.is_served() && !second.is_served(), "there is one permit, and one was first");
+        assert!(
+            first.is_served() && !second.is_served(),
+            "there is one permit, and one was first"
+        );
         first.leave();
         assert!(second.is_served(), "sleeps though its permits are free");
         assert!(!are_free(&queue, 1));
@@ -110,7 +115,10 @@ fn what_is_released_after_a_lower_limit_is_handed_to_nobody() {
         turn();
         drop(held);
         join(lower);
-        assert!(first.is_served() && !second.is_served(), "one permit is left");
+        assert!(
+            first.is_served() && !second.is_served(),
+            "one permit is left"
+        );
         first.leave();
         assert!(second.is_served(), "sleeps though its permits are free");
         ends_well(&queue, 1, [&mut second]);
@@ -127,7 +135,10 @@ fn a_permit_that_is_handed_over_beside_a_higher_limit_leaves_the_others_to_the_n
         turn();
         drop(held);
         assert_eq!(join(raise), Ok(1));
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         assert!(are_free(&queue, 1), "nobody waits");
         ends_well(&queue, 3, [&mut first, &mut second]);
     });
@@ -158,7 +169,10 @@ fn two_permits_that_are_handed_over_leave_a_free_one_to_the_next() {
         let release = beside(move || drop(held));
         second.poll();
         join(release);
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         assert!(!are_free(&queue, 1));
         ends_well(&queue, 3, [&mut first, &mut second]);
     });
@@ -173,7 +187,10 @@ fn two_permits_that_are_handed_over_leave_a_free_one_to_who_comes_beside_it() {
         let release = beside(move || drop(held));
         let mut second = Task::polled(&queue, 1);
         join(release);
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         second.leave();
         assert!(are_free(&queue, 1), "nobody waits");
         ends_well(&queue, 3, [&mut first]);
@@ -189,7 +206,10 @@ fn two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all() {
         let release = beside(move || drop(held));
         let newcomer = are_free(&queue, 1);
         join(release);
-        assert!(last.is_served() && are_free(&queue, 1), "nobody waits; {newcomer} before");
+        assert!(
+            last.is_served() && are_free(&queue, 1),
+            "nobody waits; {newcomer} before"
+        );
         ends_well(&queue, 3, [&mut last]);
     });
 }
@@ -220,7 +240,10 @@ fn two_permits_that_are_released_at_once_are_handed_to_two() {
         turn();
         drop(held);
         join(release);
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         assert!(!are_free(&queue, 1));
         ends_well(&queue, 2, [&mut first, &mut second]);
     });
@@ -324,7 +347,10 @@ fn one_who_waits_for_all_to_come_back_is_not_told_of_what_is_handed_over() {
         turn();
         drop(held);
         let mut wait = join(next);
-        assert!(wait.is_served() && !drain.is_over(), "it has not been free in between");
+        assert!(
+            wait.is_served() && !drain.is_over(),
+            "it has not been free in between"
+        );
         wait.leave();
         assert!(drain.is_over(), "sleeps though nothing is out");
         ends_well(&queue, 1, []);

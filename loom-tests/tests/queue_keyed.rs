@@ -1,6 +1,8 @@
-//! Queues by key: what is released of one key reaches those who wait for it, whoever has the lines for whatever other key.
+//! Queues by key: what is released of one key reaches those who wait for it, whoever has the lines
+//! for whatever other key.
 //!
-//! Under loom there are two bins. The keys are their own hashes, so that each model says which of them share one.
+//! Under loom there are two bins. The keys are their own hashes, so that each model says which of
+//! them share one.
 #![cfg(loom)]
 
 use core::hash::BuildHasherDefault;
@@ -28,7 +30,11 @@ const FAR: u64 = 6;
 
 /// Queues around a table of two entries, of one permit for each key.
 fn queues() -> Arc<Lines> {
-    let table: Table = Keyed::new(Concurrency::new(1), vec![Line::new()], BuildHasherDefault::default());
+    let table: Table = Keyed::new(
+        Concurrency::new(1),
+        vec![Line::new()],
+        BuildHasherDefault::default(),
+    );
     let bin = |key: u64| table.key(&key).address().group(2);
     assert!(bin(A) == bin(NEAR) && bin(A) != bin(FAR));
     Arc::new(KeyedQueue::with_lock(table, Still, 9, Lock::new()))
@@ -51,7 +57,8 @@ fn unpolled(queue: &Arc<Lines>, key: u64) -> Wait {
     Task::of(Acquire::new(pointer(queue, key), 1, 1), 1)
 }
 
-/// How it ends, once nobody else runs, for each key and those who are at its permits: as in one queue.
+/// How it ends, once nobody else runs, for each key and those who are at its permits: as in one
+/// queue.
 fn ends_well<const N: usize>(queue: &Arc<Lines>, limit: u64, lines: [(u64, Vec<&mut Wait>); N]) {
     let mut waiters = 0;
     let mut all = Vec::new();
@@ -65,7 +72,10 @@ fn ends_well<const N: usize>(queue: &Arc<Lines>, limit: u64, lines: [(u64, Vec<&
     assert_eq!(queue.counts().waiters, waiters);
     leave_all(all);
     nobody_waits(queue.counts());
-    assert!(keys.iter().all(|&key| free(key) == limit), "when all are gone");
+    assert!(
+        keys.iter().all(|&key| free(key) == limit),
+        "when all are gone"
+    );
 }
 
 /// Runs a model once with two keys in one bin, and once with two in two.
@@ -99,7 +109,11 @@ fn a_wait_that_begins_beside_a_release_where_another_key_is_waited_for_is_grante
         join(release);
         assert!(mine.is_served() && !before.is_served());
         drop(others);
-        ends_well(&queue, 1, [(A, vec![&mut mine]), (other, vec![&mut before])]);
+        ends_well(
+            &queue,
+            1,
+            [(A, vec![&mut mine]), (other, vec![&mut before])],
+        );
     });
 }
 
@@ -114,7 +128,11 @@ fn a_release_of_one_key_beside_a_wait_for_another_reaches_its_own() {
         join(release);
         assert!(mine.is_served() && !theirs.is_served());
         drop(others);
-        ends_well(&queue, 1, [(A, vec![&mut mine]), (other, vec![&mut theirs])]);
+        ends_well(
+            &queue,
+            1,
+            [(A, vec![&mut mine]), (other, vec![&mut theirs])],
+        );
     });
 }
 
@@ -131,8 +149,15 @@ fn releases_of_two_keys_that_find_the_lines_held_are_both_granted_by_who_holds_t
             queue.advance();
             join(release);
             join(other_release);
-            assert!(mine.is_served() && theirs.is_served(), "sleeps though its permits are free");
-            ends_well(&queue, 1, [(A, vec![&mut mine]), (other, vec![&mut theirs])]);
+            assert!(
+                mine.is_served() && theirs.is_served(),
+                "sleeps though its permits are free"
+            );
+            ends_well(
+                &queue,
+                1,
+                [(A, vec![&mut mine]), (other, vec![&mut theirs])],
+            );
         }
     };
     explore_within(2, model(NEAR));
@@ -195,12 +220,21 @@ fn waits_for_two_keys_beside_a_higher_limit_are_granted() {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
         let mut mine = wait(&queue, A);
-        let change = beside_of(&queue, |queue| queue.change(|table| table.limits()[0].set_limit(2)));
+        let change = beside_of(&queue, |queue| {
+            queue.change(|table| table.limits()[0].set_limit(2))
+        });
         let mut theirs = wait(&queue, other);
         assert_eq!(join(change), Ok(1));
-        assert!(mine.is_served() && theirs.is_served(), "sleeps though its permits are free");
+        assert!(
+            mine.is_served() && theirs.is_served(),
+            "sleeps though its permits are free"
+        );
         drop((held, others));
-        ends_well(&queue, 2, [(A, vec![&mut mine]), (other, vec![&mut theirs])]);
+        ends_well(
+            &queue,
+            2,
+            [(A, vec![&mut mine]), (other, vec![&mut theirs])],
+        );
     });
 }
 
@@ -222,12 +256,22 @@ fn a_permit_that_a_waker_of_another_key_gives_back_is_granted() {
         let (held, inner) = (hold(&queue, A), hold(&queue, other));
         let mut mine = unpolled(&queue, A);
         let lease = std::sync::Mutex::new(Some(inner));
-        mine.poll_with(&Waker::from(Arc::new(Releases(lease, Arc::clone(&mine.woken)))));
+        mine.poll_with(&Waker::from(Arc::new(Releases(
+            lease,
+            Arc::clone(&mine.woken),
+        ))));
         let release = beside(move || drop(held));
         let mut theirs = wait(&queue, other);
         join(release);
-        assert!(mine.is_served() && theirs.is_served(), "sleeps though its permits are free");
-        ends_well(&queue, 1, [(A, vec![&mut mine]), (other, vec![&mut theirs])]);
+        assert!(
+            mine.is_served() && theirs.is_served(),
+            "sleeps though its permits are free"
+        );
+        ends_well(
+            &queue,
+            1,
+            [(A, vec![&mut mine]), (other, vec![&mut theirs])],
+        );
     });
 }
 
@@ -240,8 +284,15 @@ fn waits_for_two_keys_beside_a_close_are_told() {
         let close = beside_of(&queue, |queue| queue.close());
         let mut theirs = wait(&queue, other);
         join(close);
-        assert!(mine.is_served() && theirs.is_served(), "nobody waits for what is closed");
+        assert!(
+            mine.is_served() && theirs.is_served(),
+            "nobody waits for what is closed"
+        );
         drop((held, others));
-        ends_well(&queue, 1, [(A, vec![&mut mine]), (other, vec![&mut theirs])]);
+        ends_well(
+            &queue,
+            1,
+            [(A, vec![&mut mine]), (other, vec![&mut theirs])],
+        );
     });
 }

@@ -1,5 +1,5 @@
-//! A queue and its limiter: the mark in a limiter's own word that somebody waits, limits that change, permits that all have to come back, and a
-//! limiter that panics.
+//! A queue and its limiter: the mark in a limiter's own word that somebody waits, limits that
+//! change, permits that all have to come back, and a limiter that panics.
 #![cfg(loom)]
 
 use core::future::Future;
@@ -14,8 +14,8 @@ use loom::sync::Arc as Shared;
 use portcullis_async::{Drained, Queue, RawLock, Rejected};
 use portcullis_core::{Concurrency, Lease, QueueLimiter, Word};
 use portcullis_loom::queue::{
-    Drain, Lock, Panics, Queued, Still, Task, Unwatched, Woken, around, beside, beside_of, ends_well, hold,
-    queue,
+    Drain, Lock, Panics, Queued, Still, Task, Unwatched, Woken, around, beside, beside_of,
+    ends_well, hold, queue,
 };
 use portcullis_loom::{Witness, at, explore, explore_within, join, on_both_widths, turn};
 
@@ -61,8 +61,9 @@ fn a_wait_that_begins_beside_another_limit_is_found_by_its_mark<W: Word>() {
         let queue = queue_on::<W>(1);
         let held = hold(&queue, 1);
         // Past the queue: it leaves what is free, and who waits.
-        let resize =
-            beside_of(&queue, |queue| queue.change(|limit| limit.set_limit(2).and(limit.set_limit(1))));
+        let resize = beside_of(&queue, |queue| {
+            queue.change(|limit| limit.set_limit(2).and(limit.set_limit(1)))
+        });
         let mut wait = Task::polled(&queue, 1);
         assert_eq!(join(resize), Ok(2));
         turn();
@@ -193,7 +194,9 @@ fn a_limit_that_is_lowered_and_raised_beside_a_release_loses_nothing() {
 }
 
 /// One who waits for all permits beside the release of the last one is told.
-fn drained_beside_a_release<L: QueueLimiter + 'static>(limiter: impl Fn() -> L + Send + Sync + 'static) {
+fn drained_beside_a_release<L: QueueLimiter + 'static>(
+    limiter: impl Fn() -> L + Send + Sync + 'static,
+) {
     explore(move || {
         let queue = around(limiter());
         let held = hold(&queue, 1);
@@ -250,7 +253,8 @@ fn one_who_finds_that_all_has_come_back_sees_what_the_holder_wrote() {
     });
 }
 
-/// A lock for which the queue adds no fence. (That nobody is missed without one is not for loom to say, which does not know one order of all such operations.)
+/// A lock for which the queue adds no fence. (That nobody is missed without one is not for loom to
+/// say, which does not know one order of all such operations.)
 #[derive(Debug)]
 struct Sequential(Lock);
 
@@ -282,7 +286,11 @@ fn one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_ho
         });
         let mut drain = pin!(Drained::new(Arc::clone(&queue)));
         turn();
-        if drain.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+        if drain
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+        {
             data.write();
         }
         join(release);
@@ -388,12 +396,17 @@ fn a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit() {
         let queue = queue(2);
         let (one, other) = (hold(&queue, 1), hold(&queue, 1));
         let mut first = Task::new(&queue, 1);
-        first.poll_with(&Waker::from(Arc::new(PanicsAsWell(Arc::clone(&first.woken)))));
+        first.poll_with(&Waker::from(Arc::new(PanicsAsWell(Arc::clone(
+            &first.woken,
+        )))));
         let mut second = Task::polled(&queue, 1);
         let beside = beside(move || release(one));
         release(other);
         join(beside);
-        assert!(first.is_served() && second.is_served(), "sleeps though its permits are free");
+        assert!(
+            first.is_served() && second.is_served(),
+            "sleeps though its permits are free"
+        );
         ends_well(&queue, 2, [&mut first, &mut second]);
     });
 }
@@ -431,7 +444,10 @@ fn a_limiter_that_panics_as_somebody_queues_leaves_what_is_released_to_the_next_
         let _ = catch_unwind(AssertUnwindSafe(|| second.poll()));
         join(release);
         queue.counts();
-        assert!(first.is_served() || second.permits() == 1, "the mark has gone with the panic");
+        assert!(
+            first.is_served() || second.permits() == 1,
+            "the mark has gone with the panic"
+        );
         ends_well(&queue, 1, [&mut first, &mut second]);
     });
 }

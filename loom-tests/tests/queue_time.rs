@@ -1,5 +1,5 @@
-//! A queue and its time: whoever drives it is told of whatever comes earlier, its timer ends up armed for what comes first, and a deadline and a
-//! grant that come at once are one of the two.
+//! A queue and its time: whoever drives it is told of whatever comes earlier, its timer ends up
+//! armed for what comes first, and a deadline and a grant that come at once are one of the two.
 #![cfg(loom)]
 
 use core::future::Future;
@@ -12,14 +12,19 @@ use std::sync::Arc;
 use portcullis_async::{Drive, Order, Rejected};
 use portcullis_core::{Concurrency, Retry, TokenBucket};
 use portcullis_loom::queue::{
-    Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed, timed,
+    Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed,
+    timed,
 };
 use portcullis_loom::{at, explore, join, turn};
 
 type Tokens = Queued<TokenBucket, Timed>;
 
-/// Polls a driver beside `work`, and once more if it has been woken: then it has asked to sleep until the time that the first in turn has to wait for.
-fn drives_beside<T: 'static>(queue: &Arc<Tokens>, work: impl FnOnce(&Arc<Tokens>) -> T + 'static) -> T {
+/// Polls a driver beside `work`, and once more if it has been woken: then it has asked to sleep
+/// until the time that the first in turn has to wait for.
+fn drives_beside<T: 'static>(
+    queue: &Arc<Tokens>,
+    work: impl FnOnce(&Arc<Tokens>) -> T + 'static,
+) -> T {
     let beside = beside_of(queue, work);
     turn();
     let mut driver = Driver::polled(queue);
@@ -78,7 +83,12 @@ impl<'q> Driver<'q> {
         turn();
         self.1 = Woken::new();
         let waker = Waker::from(Arc::clone(&self.1));
-        assert!(self.0.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(
+            self.0
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
     }
 
     /// Whether it has been woken, and so has been polled.
@@ -104,12 +114,17 @@ fn of_two_drivers_at_once_the_last_one_is_told_of_a_wait() {
         let mut mine = Driver::polled(queue);
         let mut other = join(other);
         let _wait = Task::polled(queue, 1);
-        assert_ne!(mine.has_run(), other.has_run(), "the time has changed, and nobody is told");
+        assert_ne!(
+            mine.has_run(),
+            other.has_run(),
+            "the time has changed, and nobody is told"
+        );
         is_armed(queue);
     });
 }
 
-/// Two drivers that have been polled, of which the second one is in charge, and a wait that comes beside `work` on that one.
+/// Two drivers that have been polled, of which the second one is in charge, and a wait that comes
+/// beside `work` on that one.
 fn two_drivers_and_a_wait<T: 'static>(
     work: impl FnOnce(Driver<'static>) -> T + 'static,
 ) -> (T, &'static Arc<Tokens>) {
@@ -161,7 +176,10 @@ fn a_driver_that_unwinds_beside_a_wait_has_the_other_one_told() {
         let (other, unwinds) = join(unwinds);
         let told = one.has_run();
         assert!(wait.waits());
-        assert!(!unwinds || told, "it unwound, and the other one is not told");
+        assert!(
+            !unwinds || told,
+            "it unwound, and the other one is not told"
+        );
         if unwinds || other.1.is_woken() {
             drop(other);
             one.has_run();
@@ -203,7 +221,13 @@ fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
         let other = beside(move || {
             let mut other = Driver(Box::pin(queue.drive()), Woken::new());
             let waker = Waker::from(Arc::new(Panics));
-            assert!(other.0.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert!(
+                other
+                    .0
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
             other
         });
         turn();
@@ -211,7 +235,10 @@ fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
         let unwinds = catch_unwind(AssertUnwindSafe(|| wait.poll())).is_err();
         let other = join(other);
         let told = one.has_run();
-        assert!(!unwinds || told, "its waker panicked, and the other one is not told");
+        assert!(
+            !unwinds || told,
+            "its waker panicked, and the other one is not told"
+        );
         if unwinds {
             is_armed(queue);
         }
@@ -227,14 +254,21 @@ fn a_driver_beside_a_close_comes_to_its_end() {
         let other = beside(move || {
             let mut other = Driver(Box::pin(queue.drive()), Woken::new());
             let waker = Waker::from(Arc::clone(&other.1));
-            let over = other.0.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            let over = other
+                .0
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready();
             (other, over)
         });
         turn();
         queue.close();
         let (other, over) = join(other);
         assert!(one.1.is_woken(), "sleeps though the queue is closed");
-        assert!(over || other.1.is_woken(), "sleeps though the queue is closed");
+        assert!(
+            over || other.1.is_woken(),
+            "sleeps though the queue is closed"
+        );
     });
 }
 
@@ -268,10 +302,16 @@ fn a_grant_and_a_deadline_at_once_are_one_of_the_two() {
         drop(held);
         join(time);
         assert!(wait.is_served(), "released, or late");
-        let late = Rejected::Deadline { permits: 1, retry: Retry::OnRelease };
+        let late = Rejected::Deadline {
+            permits: 1,
+            retry: Retry::OnRelease,
+        };
         assert!(wait.permits() == 1 || wait.rejected() == Some(late));
         let counts = queue.counts();
-        assert_eq!((counts.granted, counts.granted + counts.late), (wait.permits(), 1));
+        assert_eq!(
+            (counts.granted, counts.granted + counts.late),
+            (wait.permits(), 1)
+        );
         ends_well(&queue, 1, [&mut wait]);
     });
 }
@@ -313,7 +353,10 @@ fn a_release_beside_deadlines_makes_way_for_who_is_behind_them() {
         assert!(first.is_served(), "released, or late");
         if first.permits() == 0 {
             // More than one batch of wakes.
-            assert!(second.is_served() && third.is_served(), "sleeps though its permits are free");
+            assert!(
+                second.is_served() && third.is_served(),
+                "sleeps though its permits are free"
+            );
         }
         ends_well(&queue, 1, [&mut first, &mut second, &mut third]);
     });

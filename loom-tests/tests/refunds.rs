@@ -1,5 +1,5 @@
-//! Giving back: a bucket by one exchange from the word that the take left, a fixed window by one on its count, a sliding window first
-//! in the slot and then in the state.
+//! Giving back: a bucket by one exchange from the word that the take left, a fixed window by one on
+//! its count, a sliding window first in the slot and then in the state.
 #![cfg(loom)]
 
 use core::sync::atomic::AtomicBool;
@@ -8,7 +8,9 @@ use core::time::Duration;
 use std::sync::Arc as Shared;
 
 use loom::sync::Arc;
-use portcullis_core::{FixedWindow, Limiter, Rate, Receipt, SlidingWindow, Timestamp, TokenBucket, Word};
+use portcullis_core::{
+    FixedWindow, Limiter, Rate, Receipt, SlidingWindow, Timestamp, TokenBucket, Word,
+};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
@@ -62,7 +64,11 @@ fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
 
 /// One permit a second.
 fn bucket<W: Word>(burst: u64) -> Arc<TokenBucket<W>> {
-    Arc::new(TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap())
+    Arc::new(
+        TokenBucket::builder(Rate::per_second(1), burst)
+            .build_on()
+            .unwrap(),
+    )
 }
 
 fn a_bucket_takes_back_beside_a_take_exactly_or_not_at_all<W: Word>() {
@@ -123,7 +129,11 @@ fn a_take_of_what_was_given_back_finds_it_there_once<W: Word>() {
 // The fixed window.
 
 fn fixed<W: Word>(limit: u64) -> Arc<FixedWindow<W>> {
-    Arc::new(FixedWindow::builder(limit, Duration::from_secs(1)).build_on().unwrap())
+    Arc::new(
+        FixedWindow::builder(limit, Duration::from_secs(1))
+            .build_on()
+            .unwrap(),
+    )
 }
 
 fn started<W: Word>(limit: u64) -> Arc<FixedWindow<W>> {
@@ -191,7 +201,11 @@ fn a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_
         let limit = started::<W>(2);
         let noted = receipt(&*limit, 5, 1);
         let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
-        assert_eq!(take(&*limit, LATER, 1), 1, "there is room, given back or not");
+        assert_eq!(
+            take(&*limit, LATER, 1),
+            1,
+            "there is room, given back or not"
+        );
         assert_eq!(join(back), 1);
         // From 5 to 6 s, or from 5.5 to 6.5 s: what was taken is in one of the two.
         let stays = limit.available_at(at(6)) == 2;
@@ -214,7 +228,11 @@ fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
         let a = spawn(&limit, move |limit| give_back(limit, 5, 1, first));
         let b = spawn(&limit, move |limit| give_back(limit, 5, 2, last));
         let taken = take(&*limit, LATER, 1);
-        assert_eq!((join(a), join(b)), (1, 2), "none is given back to a window that it was not taken in");
+        assert_eq!(
+            (join(a), join(b)),
+            (1, 2),
+            "none is given back to a window that it was not taken in"
+        );
         assert_eq!(limit.available_at(LATER), 3 - taken);
         let left = limit.available_at(at(6));
         assert!(left == 3 || left == 3 - taken, "{left}");
@@ -222,10 +240,15 @@ fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
     });
 }
 
-// The sliding window: two segments of a second each, so that the window at second `s` is `s - 1` and `s`.
+// The sliding window: two segments of a second each, so that the window at second `s` is `s - 1`
+// and `s`.
 
 fn sliding<W: Word>(limit: u64) -> Arc<SlidingWindow<2, W>> {
-    Arc::new(SlidingWindow::builder(limit, Duration::from_secs(2), 2).build_on().unwrap())
+    Arc::new(
+        SlidingWindow::builder(limit, Duration::from_secs(2), 2)
+            .build_on()
+            .unwrap(),
+    )
 }
 
 fn a_sliding_window_takes_back_beside_a_take<W: Word>() {
@@ -260,9 +283,17 @@ fn what_is_given_back_beside_the_roll_that_retags_its_slot_comes_back_once<W: Wo
         assert_eq!(take(&*limit, at(6), 1), 1);
         // The first grant of 7 s gives the slot of 5 s away.
         let back = spawn(&limit, move |limit| give_back(limit, 7, 1, noted));
-        assert_eq!(take(&*limit, at(7), 1), 1, "there is room, given back or not");
+        assert_eq!(
+            take(&*limit, at(7), 1),
+            1,
+            "there is room, given back or not"
+        );
         join(back);
-        assert_eq!(limit.available_at(at(7)), 1, "besides the one of 6 s and the one of 7 s");
+        assert_eq!(
+            limit.available_at(at(7)),
+            1,
+            "besides the one of 6 s and the one of 7 s"
+        );
         assert_eq!(take(&*limit, at(7), 2), 0);
         assert_eq!(limit.available_at(at(8)), 2, "besides the one of 7 s");
         has(&*limit, 7, 1);
@@ -321,12 +352,17 @@ fn a_late_take_and_its_undo_beside_a_roll_pass_no_bound<W: Word>() {
         let undone = spawn(&limit, |limit| {
             turn();
             // At 5 s, or late in the epoch of 7 s, or in a slot that has been re-tagged meanwhile.
-            limit.take_at(at(5), 1).map_or(0, |noted| 1 - give_back(limit, 7, 1, noted))
+            limit
+                .take_at(at(5), 1)
+                .map_or(0, |noted| 1 - give_back(limit, 7, 1, noted))
         });
         let taken = take(&*limit, at(7), 2);
         let kept = join(undone);
         let left = limit.available_at(at(7));
-        assert!(left + taken <= 3 && left + taken + kept >= 3, "{left} left, {taken} taken, {kept} kept");
+        assert!(
+            left + taken <= 3 && left + taken + kept >= 3,
+            "{left} left, {taken} taken, {kept} kept"
+        );
         assert!(limit.available_at(at(8)) + taken <= 3);
         has(&*limit, 7, left);
         has(&*limit, 9, 3);
@@ -340,7 +376,10 @@ fn what_is_given_back_is_never_counted_as_expired_as_well<W: Word>() {
         assert_eq!(take(&*limit, at(6), 1), 1);
         let back = spawn(&limit, move |limit| give_back(limit, 7, 1, noted));
         turn();
-        assert!(limit.available_at(at(7)) <= 1, "the one of 6 s is in the window");
+        assert!(
+            limit.available_at(at(7)) <= 1,
+            "the one of 6 s is in the window"
+        );
         assert_eq!(take(&*limit, at(7), 2), 0);
         join(back);
         has(&*limit, 7, 1);

@@ -1,5 +1,5 @@
-//! Slices: the bucket's word and what slices have of it, every access `Relaxed`; and those of a concurrency limit, which makes the
-//! order.
+//! Slices: the bucket's word and what slices have of it, every access `Relaxed`; and those of a
+//! concurrency limit, which makes the order.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -90,7 +90,14 @@ fn two_cuts_at_once_have_at_most_half_together<W: Word>() {
         let b = spawn(&limit, one);
         turn();
         let c = one(&limit);
-        assert_eq!((join(a) + join(b) + c, limit.sliced(), limit.available_at(at(5))), (2, 2, 2));
+        assert_eq!(
+            (
+                join(a) + join(b) + c,
+                limit.sliced(),
+                limit.available_at(at(5))
+            ),
+            (2, 2, 2)
+        );
     });
 }
 
@@ -113,7 +120,10 @@ fn two_slices_that_draw_at_once_share_the_rest<W: Word>() {
         let a = with(one, |slice| take(&slice, at(5), 2) + take(&slice, at(5), 1));
         let b = with(other, |slice| take(&slice, at(5), 2));
         let taken = join(a) + join(b);
-        assert!(taken >= 3, "either finds one that the other has not drawn: {taken}");
+        assert!(
+            taken >= 3,
+            "either finds one that the other has not drawn: {taken}"
+        );
         has(&limit, at(5), 4 - taken);
     });
 }
@@ -166,7 +176,11 @@ fn a_slice_that_settles_and_goes_beside_a_take_makes_no_room<W: Word>() {
         let a = with(slice, |slice| take(&slice, at(9), 2));
         let b = spawn(&limit, |limit| take(limit, at(9), 2));
         let c = take(&*limit, at(9), 2);
-        assert_eq!((join(a), join(b) + c), (2, 2), "two that it had, and two of the rest");
+        assert_eq!(
+            (join(a), join(b) + c),
+            (2, 2),
+            "two that it had, and two of the rest"
+        );
         has(&limit, at(9), 0);
     });
 }
@@ -192,9 +206,15 @@ fn a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room<W: Wo
     explore(|| {
         let limit = bucket_of::<W>(32);
         let slice = half(&limit);
-        let a = with(slice, |slice| take(&slice, at(9), 1) + take(&slice, at(11), 15));
+        let a = with(slice, |slice| {
+            take(&slice, at(9), 1) + take(&slice, at(11), 15)
+        });
         let b = take(&*limit, at(11), 17);
-        assert_eq!((join(a), b), (16, 0), "16 of the rest are all that has had room at 11 s");
+        assert_eq!(
+            (join(a), b),
+            (16, 0),
+            "16 of the rest are all that has had room at 11 s"
+        );
         assert_eq!((limit.sliced(), limit.available_at(at(11))), (0, 16));
     });
 }
@@ -203,7 +223,8 @@ fn a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back<W: W
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(1), 2);
-        // By the take of the rest, at 1 s, the slice finds itself settled at 3 s, and writes nothing.
+        // By the take of the rest, at 1 s, the slice finds itself settled at 3 s, and writes
+        // nothing.
         let mut receipt = limit.take_at(at(1), 2).unwrap();
         let a = with(slice, |slice| take(&slice, at(3), 2));
         turn();
@@ -264,7 +285,9 @@ fn a_slice_of_a_limit_draws_and_releases_beside_a_take<W: Word>() {
             assert_eq!(slice.held(), 1);
             taken
         });
-        let b = spawn(&limit, |limit| limit.try_acquire(2).map_or(0, |lease| lease.permits()));
+        let b = spawn(&limit, |limit| {
+            limit.try_acquire(2).map_or(0, |lease| lease.permits())
+        });
         turn();
         let c = limit.try_acquire(1).map_or(0, |lease| lease.permits());
         let _ = (join(a), join(b), c);

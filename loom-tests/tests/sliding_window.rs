@@ -1,13 +1,16 @@
 //! The sliding window: one word that decides, and a ring that remembers what to give back.
 //!
-//! Two segments of a second each, unless a model says otherwise, so that the window at second `s` is `s - 1` and `s`.
+//! Two segments of a second each, unless a model says otherwise, so that the window at second `s`
+//! is `s - 1` and `s`.
 #![cfg(loom)]
 
 use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{Denied, Limiter, Retry, SlidingWindow, Timestamp, Word};
-use portcullis_loom::{Witness, at, explore, explore_within, join, on_both_widths, spawn, take, turn};
+use portcullis_loom::{
+    Witness, at, explore, explore_within, join, on_both_widths, spawn, take, turn,
+};
 
 on_both_widths!(
     racing_takes_share_the_limit_and_never_pass_it,
@@ -31,10 +34,15 @@ on_both_widths!(
 type Window<W> = SlidingWindow<2, W>;
 
 fn window<W: Word>(limit: u64) -> Arc<Window<W>> {
-    Arc::new(SlidingWindow::builder(limit, Duration::from_secs(2), 2).build_on().unwrap())
+    Arc::new(
+        SlidingWindow::builder(limit, Duration::from_secs(2), 2)
+            .build_on()
+            .unwrap(),
+    )
 }
 
-/// Nothing is lost: once everything has left the window, a lone caller gets the whole limit, and not one more.
+/// Nothing is lost: once everything has left the window, a lone caller gets the whole limit, and
+/// not one more.
 fn has_all_permits<const N: usize, W: Word>(limit: &SlidingWindow<N, W>) {
     let all = u32::try_from(limit.limit()).unwrap();
     assert_eq!(limit.available_at(at(20)), limit.limit());
@@ -81,7 +89,10 @@ fn racers_that_roll_to_two_epochs_give_back_once<W: Word>() {
         let a = join(a);
         assert!(a + b >= 1, "the one that is not disturbed is granted");
         let left = limit.available_at(at(8));
-        assert!(left + a + b <= 3, "all that was taken from 7 s on is still in the window");
+        assert!(
+            left + a + b <= 3,
+            "all that was taken from 7 s on is still in the window"
+        );
         assert_eq!(take(&*limit, at(8), u32::try_from(left + 1).unwrap()), 0);
         has_all_permits(&limit);
     });
@@ -94,11 +105,18 @@ fn a_roll_to_an_older_epoch_does_not_move_the_state_back<W: Word>() {
         let older = spawn(&limit, |limit| take(limit, at(7), 1));
         let newest = take(&*limit, at(8), 1);
         // Late, and so counted at 8 s.
-        let late = if newest == 1 { take(&*limit, at(7), 1) } else { 0 };
+        let late = if newest == 1 {
+            take(&*limit, at(7), 1)
+        } else {
+            0
+        };
         join(older);
         // What was counted at 8 s is in the window at 9 s.
         assert!(limit.available_at(at(9)) + newest + late <= 3);
-        assert_eq!(take(&*limit, at(9), u32::try_from(4 - newest - late).unwrap()), 0);
+        assert_eq!(
+            take(&*limit, at(9), u32::try_from(4 - newest - late).unwrap()),
+            0
+        );
         has_all_permits(&limit);
     });
 }
@@ -167,12 +185,21 @@ fn a_strict_window_holds_the_limit_in_any_span_of_its_length<W: Word>() {
         let settings = SlidingWindow::<3>::builder(2, Duration::from_secs(2), 2).strict();
         let limit = Arc::new(settings.build_on::<W>().unwrap());
         assert_eq!(take(&*limit, Timestamp::from_millis(5_900), 1), 1);
-        let a = spawn(&limit, |limit| take(limit, Timestamp::from_millis(7_800), 1));
+        let a = spawn(&limit, |limit| {
+            take(limit, Timestamp::from_millis(7_800), 1)
+        });
         let b = take(&*limit, Timestamp::from_millis(8_000), 1);
         let a = join(a);
         assert!(a + b >= 1);
         assert!(limit.available_at(Timestamp::from_millis(9_700)) + a + b <= 2);
-        assert_eq!(take(&*limit, Timestamp::from_millis(9_700), u32::try_from(3 - a - b).unwrap()), 0);
+        assert_eq!(
+            take(
+                &*limit,
+                Timestamp::from_millis(9_700),
+                u32::try_from(3 - a - b).unwrap()
+            ),
+            0
+        );
         has_all_permits(&limit);
     });
 }
@@ -192,18 +219,22 @@ fn what_has_left_the_window_comes_back_after_any_race<W: Word>() {
 
 /// A window of two permits, one of them taken at 5 s, and data of the caller's.
 fn watched<W: Word>() -> Arc<(Window<W>, Witness)> {
-    let limit = SlidingWindow::builder(2, Duration::from_secs(2), 2).build_on().unwrap();
+    let limit = SlidingWindow::builder(2, Duration::from_secs(2), 2)
+        .build_on()
+        .unwrap();
     assert_eq!(take(&limit, at(5), 1), 1);
     Arc::new((limit, Witness::new()))
 }
 
-/// Writes, then rolls to 7 s, where nobody else does, and takes both. Whoever is before that takes one, and then it is denied.
+/// Writes, then rolls to 7 s, where nobody else does, and takes both. Whoever is before that takes
+/// one, and then it is denied.
 fn writes_rolls_and_takes<W: Word>((limit, data): &(Window<W>, Witness)) {
     data.write();
     take(limit, at(7), 2);
 }
 
-/// With the permit of 5 s there is room for one more, so that only the other one's take, and the roll before it, denies this.
+/// With the permit of 5 s there is room for one more, so that only the other one's take, and the
+/// roll before it, denies this.
 fn reads_if_denied<W: Word>((limit, data): &(Window<W>, Witness), now: Timestamp, n: u32) {
     turn();
     if limit.take_at(now, n).is_err() {
@@ -265,7 +296,8 @@ fn a_denial_beside_a_roll_leaves_the_limiter_as_it_was<W: Word>() {
         assert_eq!((take(&*alone, at(5), 2), take(&*alone, at(7), 3)), (2, 3));
 
         let taker = spawn(&limit, |limit| take(limit, at(7), 3));
-        // Before the other one's take there is one at 5 s. What it takes at 7 s is still in the window at 8 s.
+        // Before the other one's take there is one at 5 s. What it takes at 7 s is still in the
+        // window at 8 s.
         turn();
         let full = limit.take_at(at(5), 0).is_err();
         let denied = full && take(&*limit, at(8), 1) == 0;
@@ -281,7 +313,8 @@ fn what_is_available_is_never_counted_as_given_back_twice<W: Word>() {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 2), 2);
         let taker = spawn(&limit, |limit| take(limit, at(7), 3));
-        // Before the other one's take there is at least one. What it takes at 7 s is still in the window at 8 s.
+        // Before the other one's take there is at least one. What it takes at 7 s is still in the
+        // window at 8 s.
         turn();
         let full = limit.available_at(at(7)) == 0;
         turn();
@@ -299,20 +332,29 @@ fn a_retry_is_never_earlier_than_any_state_allows<W: Word>() {
         assert_eq!(take(&*limit, at(5), 2), 2);
         assert_eq!(take(&*limit, at(7), 1), 1);
         let taker = spawn(&limit, |limit| take(limit, at(8), 1));
-        // At 8 s there are at most two. All three come back at 10 s, or at 11 s after the other one's take.
-        let denied = Denied::Exhausted { now: at(8), permits: 3 };
+        // At 8 s there are at most two. All three come back at 10 s, or at 11 s after the other
+        // one's take.
+        let denied = Denied::Exhausted {
+            now: at(8),
+            permits: 3,
+        };
         turn();
         let retry = limit.retry(denied);
-        assert!(retry == Retry::At(at(10)) || retry == Retry::At(at(11)), "{retry:?}");
+        assert!(
+            retry == Retry::At(at(10)) || retry == Retry::At(at(11)),
+            "{retry:?}"
+        );
         assert_eq!(join(taker), 1);
         assert_eq!(limit.retry(denied), Retry::At(at(11)));
     });
 }
 
-/// A window of three segments on 32 bits, 30 of them for the epoch: after a whole horizon the word has come around, but the
-/// ring has not.
+/// A window of three segments on 32 bits, 30 of them for the epoch: after a whole horizon the word
+/// has come around, but the ring has not.
 fn around(limit: u64) -> (SlidingWindow<3, u32>, u64) {
-    let window = SlidingWindow::builder(limit, Duration::from_secs(3), 3).build_on().unwrap();
+    let window = SlidingWindow::builder(limit, Duration::from_secs(3), 3)
+        .build_on()
+        .unwrap();
     assert_eq!(take(&window, at(5), 1), 1);
     (window, 5 + (1 << 30))
 }

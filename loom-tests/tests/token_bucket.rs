@@ -18,10 +18,13 @@ on_both_widths!(
 
 /// One permit a second.
 fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
-    TokenBucket::builder(Rate::per_second(1), burst).build_on().unwrap()
+    TokenBucket::builder(Rate::per_second(1), burst)
+        .build_on()
+        .unwrap()
 }
 
-/// Nothing is lost: what was taken has come back in full once the time has passed, and not a permit more.
+/// Nothing is lost: what was taken has come back in full once the time has passed, and not a permit
+/// more.
 fn is_full_again<W: Word>(bucket: &TokenBucket<W>, now: Timestamp) {
     assert_eq!(bucket.available_at(now), bucket.burst());
     let burst = u32::try_from(bucket.burst()).unwrap();
@@ -68,7 +71,8 @@ fn an_older_now_is_told_no_more_than_the_newest<W: Word>() {
     explore(|| {
         let limit = Arc::new(bucket::<W>(1));
         assert_eq!(take(&*limit, at(5), 1), 1);
-        // Nothing has come back at 5 s, and what comes back at 6 s has been taken by whoever could tell.
+        // Nothing has come back at 5 s, and what comes back at 6 s has been taken by whoever could
+        // tell.
         let newer = spawn(&limit, |limit| take(limit, at(6), 1));
         let older = take(&*limit, at(5), 1) + limit.available_at(at(5));
         assert_eq!((join(newer), older), (1, 0));
@@ -83,7 +87,10 @@ fn a_bucket_refills_from_the_newest_now_of_two_racers<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
         let b = spawn(&limit, |limit| take(limit, at(7), 1));
         let (a, b) = (join(a), join(b));
-        assert_eq!(b, 1, "two have come back by then, and the other takes at most one");
+        assert_eq!(
+            b, 1,
+            "two have come back by then, and the other takes at most one"
+        );
         assert_eq!(limit.available_at(at(7)), 2 - a - b);
         is_full_again(&limit, at(9));
     });

@@ -19,8 +19,8 @@ pub(crate) struct Facts {
     /// The most of them that can succeed in one call; `None` if there is no bound.
     pub(crate) writes: Option<usize>,
     pub(crate) divisions: usize,
-    /// The functions called or jumped to, in order, each once; a call through a register under the function whose address was
-    /// loaded into it last, else under its operand.
+    /// The functions called or jumped to, in order, each once; a call through a register under the
+    /// function whose address was loaded into it last, else under its operand.
     pub(crate) calls: Vec<String>,
     /// Instructions that stop the program or enter the system.
     pub(crate) traps: usize,
@@ -36,7 +36,9 @@ pub(crate) fn functions(assembly: &str) -> Vec<Function> {
         if let Some(label) = text.strip_suffix(':') {
             match &mut inside {
                 Some(function) if label.starts_with(".L") => {
-                    function.labels.insert(label.to_owned(), function.instructions.len());
+                    function
+                        .labels
+                        .insert(label.to_owned(), function.instructions.len());
                 }
                 _ if !label.starts_with(".L") => {
                     functions.extend(inside.replace(Function::new(label)));
@@ -59,7 +61,11 @@ pub(crate) fn functions(assembly: &str) -> Vec<Function> {
 
 impl Function {
     fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), instructions: Vec::new(), labels: HashMap::new() }
+        Self {
+            name: name.to_owned(),
+            instructions: Vec::new(),
+            labels: HashMap::new(),
+        }
     }
 
     fn push(&mut self, text: String) {
@@ -97,16 +103,20 @@ impl Function {
         let is_call = mnemonic.starts_with("call");
         let is_jump = mnemonic.starts_with('j') && !self.labels.contains_key(operand);
         let target = operand.trim_start_matches('*');
-        let loaded = self.instructions[..at].iter().rfind(|text| text.contains(target));
-        let name = match loaded.and_then(|text| text.strip_prefix("movq ")?.split_once("@GOTPCREL(%rip), ")) {
+        let loaded = self.instructions[..at]
+            .iter()
+            .rfind(|text| text.contains(target));
+        let name = match loaded
+            .and_then(|text| text.strip_prefix("movq ")?.split_once("@GOTPCREL(%rip), "))
+        {
             Some((name, register)) if register == target => name,
             _ => target.split('@').next().unwrap_or_default(),
         };
         (is_call || is_jump).then(|| name.to_owned())
     }
 
-    /// The most successful atomic writes on any way through the function: the longest path, where the edge that a failed
-    /// compare-exchange leaves by costs nothing.
+    /// The most successful atomic writes on any way through the function: the longest path, where
+    /// the edge that a failed compare-exchange leaves by costs nothing.
     fn writes(&self) -> Option<usize> {
         let mut most = vec![None; self.instructions.len()];
         let mut open = vec![(0, 0)];
@@ -119,7 +129,11 @@ impl Function {
             longest = longest.max(writes);
             if at < most.len() && most[at].is_none_or(|known| known < writes) {
                 most[at] = Some(writes);
-                open.extend(self.next(at).into_iter().map(|(next, more)| (next, writes + more)));
+                open.extend(
+                    self.next(at)
+                        .into_iter()
+                        .map(|(next, more)| (next, writes + more)),
+                );
             }
         }
         Some(longest)
@@ -129,7 +143,9 @@ impl Function {
     fn next(&self, at: usize) -> Vec<(usize, usize)> {
         let text = &self.instructions[at];
         if is_locked(text) {
-            return self.next_of_exchange(at).unwrap_or_else(|| vec![(at + 1, 1)]);
+            return self
+                .next_of_exchange(at)
+                .unwrap_or_else(|| vec![(at + 1, 1)]);
         }
         let (mnemonic, operand) = text.split_once(' ').unwrap_or((text, ""));
         let target = self.labels.get(operand).map(|&target| (target, 0));
@@ -146,12 +162,19 @@ impl Function {
         if !self.instructions[at].contains("cmpxchg") {
             return None;
         }
-        let keeps_flags =
-            |text: &str| ["mov", "lea", "cmov", "push", "pop"].iter().any(|m| text.starts_with(m));
+        let keeps_flags = |text: &str| {
+            ["mov", "lea", "cmov", "push", "pop"]
+                .iter()
+                .any(|m| text.starts_with(m))
+        };
         let mut jump = at + 1;
         loop {
             // Whoever comes from elsewhere brings other flags.
-            if self.labels.values().any(|&label| label == jump && self.is_target(label)) {
+            if self
+                .labels
+                .values()
+                .any(|&label| label == jump && self.is_target(label))
+            {
                 return None;
             }
             let text = self.instructions.get(jump)?;
@@ -179,9 +202,12 @@ impl Function {
     }
 }
 
-/// Whether an instruction is an atomic read-modify-write, or a fence. An exchange with memory is one without a prefix.
+/// Whether an instruction is an atomic read-modify-write, or a fence. An exchange with memory is
+/// one without a prefix.
 fn is_locked(text: &str) -> bool {
-    text.starts_with("lock ") || (text.starts_with("xchg") && text.contains('(')) || text == "mfence"
+    text.starts_with("lock ")
+        || (text.starts_with("xchg") && text.contains('('))
+        || text == "mfence"
 }
 
 #[cfg(test)]
@@ -189,8 +215,9 @@ mod tests {
     use super::*;
 
     fn facts(body: &str) -> Facts {
-        let assembly =
-            format!("\t.type f,@function\nf:\n.Lfunc_begin0:\n{body}\n.Lfunc_end0:\n\t.size f, .-f\n");
+        let assembly = format!(
+            "\t.type f,@function\nf:\n.Lfunc_begin0:\n{body}\n.Lfunc_end0:\n\t.size f, .-f\n"
+        );
         let functions = functions(&assembly);
         assert_eq!(functions.len(), 1);
         assert_eq!(functions[0].name, "f");
@@ -201,7 +228,10 @@ mod tests {
     fn a_loop_around_a_compare_exchange_writes_once() {
         let body = "\tmovq (%rdi), %rax\n.LBB0_1:\n\tlea 1(%rax), %rcx\n\tlock\t\tcmpxchgq %rcx, (%rdi)\n\tjne .LBB0_1\n\tretq";
         let facts = facts(body);
-        assert_eq!((facts.locked, facts.writes, facts.divisions), (1, Some(1), 0));
+        assert_eq!(
+            (facts.locked, facts.writes, facts.divisions),
+            (1, Some(1), 0)
+        );
         assert_eq!((facts.instructions, facts.calls), (5, vec![]));
     }
 
@@ -215,25 +245,29 @@ mod tests {
 
     #[test]
     fn two_writes_in_a_row_are_two() {
-        let body = "\tlock\n\txaddq %rax, (%rdi)\n\txchgq %rax, 8(%rdi)\n\txchgq %rax, %rbx\n\tretq";
+        let body =
+            "\tlock\n\txaddq %rax, (%rdi)\n\txchgq %rax, 8(%rdi)\n\txchgq %rax, %rbx\n\tretq";
         assert_eq!(facts(body).writes, Some(2));
     }
 
     #[test]
     fn a_write_in_a_loop_has_no_bound() {
-        assert_eq!(facts(".LBB0_1:\n\tlock incq (%rdi)\n\tjne .LBB0_1\n\tretq").writes, None);
+        assert_eq!(
+            facts(".LBB0_1:\n\tlock incq (%rdi)\n\tjne .LBB0_1\n\tretq").writes,
+            None
+        );
     }
 
     #[test]
     fn a_branch_on_flags_that_are_not_the_exchange_s_counts_both_ways() {
-        let body = ".LBB0_1:\n\tlock cmpxchgq %rcx, (%rdi)\n\ttestq %rax, %rax\n\tjne .LBB0_1\n\tretq";
+        let body =
+            ".LBB0_1:\n\tlock cmpxchgq %rcx, (%rdi)\n\ttestq %rax, %rax\n\tjne .LBB0_1\n\tretq";
         assert_eq!(facts(body).writes, None);
     }
 
     #[test]
     fn leaving_the_function_is_a_call_whichever_way() {
-        let body =
-            "\tcallq *other@GOTPCREL(%rip)\n\tjne .LBB0_1\n\tjmp tail@PLT\n.LBB0_1:\n\tcallq *%rax\n\tud2";
+        let body = "\tcallq *other@GOTPCREL(%rip)\n\tjne .LBB0_1\n\tjmp tail@PLT\n.LBB0_1:\n\tcallq *%rax\n\tud2";
         let facts = facts(body);
         assert_eq!(facts.calls, ["other", "tail", "%rax"]);
         assert_eq!(facts.traps, 1);
@@ -242,9 +276,18 @@ mod tests {
     #[test]
     fn a_call_through_a_register_is_one_of_the_function_loaded_into_it() {
         let load = "\tmovq other@GOTPCREL(%rip), %r11\n";
-        assert_eq!(facts(&format!("{load}\tcallq *%r11\n\tretq")).calls, ["other"]);
-        assert_eq!(facts(&format!("{load}\tmovq %rax, %r11\n\tcallq *%r11\n\tretq")).calls, ["%r11"]);
-        assert_eq!(facts(&format!("{load}\tcallq *%rax\n\tretq")).calls, ["%rax"]);
+        assert_eq!(
+            facts(&format!("{load}\tcallq *%r11\n\tretq")).calls,
+            ["other"]
+        );
+        assert_eq!(
+            facts(&format!("{load}\tmovq %rax, %r11\n\tcallq *%r11\n\tretq")).calls,
+            ["%r11"]
+        );
+        assert_eq!(
+            facts(&format!("{load}\tcallq *%rax\n\tretq")).calls,
+            ["%rax"]
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Instructions of every hot path, counted by Callgrind, against a committed baseline of the same compiler.
+//! Instructions of every hot path, counted by Callgrind, against a committed baseline of the same
+//! compiler.
 
 use core::fmt::Write as _;
 use core::iter;
@@ -16,7 +17,8 @@ use crate::setup;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     instructions: u64,
-    /// Estimated, of instructions and data: what the first cache does not have, and what the last has not either.
+    /// Estimated, of instructions and data: what the first cache does not have, and what the last
+    /// has not either.
     first_misses: u64,
     last_misses: u64,
 }
@@ -43,14 +45,16 @@ pub(crate) fn check(context: &Context) -> Check {
     let judged = own.is_file();
     let file = if judged { own } else { newest(&folder)? };
     let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let baseline = parse(&text).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+    let baseline =
+        parse(&text).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
     print(&baseline, &now);
     let wrong = compare(&baseline, &now);
     match (judged, wrong.is_empty()) {
         (true, true) => Ok(format!("{} paths", now.len())),
-        (true, false) => {
-            Err(format!("{}; if that is meant, --bless writes a new baseline", wrong.join("; ")))
-        }
+        (true, false) => Err(format!(
+            "{}; if that is meant, --bless writes a new baseline",
+            wrong.join("; ")
+        )),
         (false, _) => Ok(format!("reported only: {compiler} has no baseline")),
     }
 }
@@ -59,7 +63,9 @@ pub(crate) fn check(context: &Context) -> Check {
 fn compiler() -> Result<String, String> {
     let printed = setup::output("rustc", &["-vV"]).ok_or("rustc does not tell its version")?;
     let field = |name| printed.lines().find_map(|line| line.strip_prefix(name));
-    let (release, host) = field("release: ").zip(field("host: ")).ok_or("rustc's version is unreadable")?;
+    let (release, host) = field("release: ")
+        .zip(field("host: "))
+        .ok_or("rustc's version is unreadable")?;
     Ok(format!("rustc-{release}-{host}"))
 }
 
@@ -83,11 +89,17 @@ fn measure(context: &Context) -> Result<Paths, String> {
         "--bench",
         "instructions*",
     ]);
-    cargo.env("GUNGRAUN_RUNNER", setup::callgrind_runner(context)).env("GUNGRAUN_HOME", &home);
+    cargo
+        .env("GUNGRAUN_RUNNER", setup::callgrind_runner(context))
+        .env("GUNGRAUN_HOME", &home);
     command::run(&mut cargo)?;
     let mut paths = Paths::new();
     collect(&home, &mut paths).map_err(|error| format!("{}: {error}", home.display()))?;
-    if paths.is_empty() { Err("nothing was measured".to_owned()) } else { Ok(paths) }
+    if paths.is_empty() {
+        Err("nothing was measured".to_owned())
+    } else {
+        Ok(paths)
+    }
 }
 
 /// Reads what Callgrind has left: `.../<operation>.<limiter>/callgrind.<operation>.<limiter>.out`.
@@ -98,9 +110,16 @@ fn collect(folder: &Path, paths: &mut Paths) -> io::Result<()> {
             collect(&path, paths)?;
         } else if path.extension().is_some_and(|extension| extension == "out") {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{stem} is not as expected"));
-            let name =
-                stem.strip_prefix("callgrind.").and_then(|stem| stem.split_once('.')).ok_or_else(bad)?;
+            let bad = || {
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("{stem} is not as expected"),
+                )
+            };
+            let name = stem
+                .strip_prefix("callgrind.")
+                .and_then(|stem| stem.split_once('.'))
+                .ok_or_else(bad)?;
             let counts = counted(&fs::read_to_string(&path)?).ok_or_else(bad)?;
             paths.insert(format!("{}.{}", name.1, name.0), counts);
         }
@@ -113,7 +132,10 @@ fn counted(text: &str) -> Option<Counts> {
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name));
     let (events, summary) = line("events: ").zip(line("summary: "))?;
     // Zeros at the end are left out.
-    let sums = summary.split(' ').map_while(|sum| sum.parse().ok()).chain(iter::repeat(0));
+    let sums = summary
+        .split(' ')
+        .map_while(|sum| sum.parse().ok())
+        .chain(iter::repeat(0));
     let sums: BTreeMap<&str, u64> = events.split(' ').zip(sums).collect();
     let total = |names: [&str; 3]| names.iter().map(|name| sums.get(name)).sum::<Option<u64>>();
     Some(Counts {
@@ -126,8 +148,15 @@ fn counted(text: &str) -> Option<Counts> {
 fn write(file: &Path, paths: &Paths) -> io::Result<()> {
     let mut text = HEAD.to_owned();
     for (name, counts) in paths {
-        let Counts { instructions, first_misses, last_misses } = counts;
-        let _ = writeln!(text, "{name:32} {instructions:>9} {first_misses:>6} {last_misses:>6}");
+        let Counts {
+            instructions,
+            first_misses,
+            last_misses,
+        } = counts;
+        let _ = writeln!(
+            text,
+            "{name:32} {instructions:>9} {first_misses:>6} {last_misses:>6}"
+        );
     }
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -143,7 +172,14 @@ fn parse(text: &str) -> Option<Paths> {
             let name = fields.next()?.to_owned();
             let mut number = || fields.next()?.parse().ok();
             let (instructions, first_misses, last_misses) = (number()?, number()?, number()?);
-            Some((name, Counts { instructions, first_misses, last_misses }))
+            Some((
+                name,
+                Counts {
+                    instructions,
+                    first_misses,
+                    last_misses,
+                },
+            ))
         })
         .collect()
 }
@@ -161,7 +197,10 @@ fn compare(baseline: &Paths, now: &Paths) -> Vec<String> {
         }
     }
     wrong.extend(
-        baseline.keys().filter(|name| !now.contains_key(*name)).map(|name| format!("{name} is gone")),
+        baseline
+            .keys()
+            .filter(|name| !now.contains_key(*name))
+            .map(|name| format!("{name} is gone")),
     );
     wrong
 }
@@ -184,8 +223,15 @@ fn print(baseline: &Paths, now: &Paths) {
             || ("-".to_owned(), "-".to_owned()),
             |before| (each(*before), format!("{:+.1} %", growth(*before, *counts))),
         );
-        let Counts { first_misses, last_misses, .. } = counts;
-        println!("{name:32} {old:>9} {:>9} {grown:>8} {first_misses:>10} {last_misses:>11}", each(*counts));
+        let Counts {
+            first_misses,
+            last_misses,
+            ..
+        } = counts;
+        println!(
+            "{name:32} {old:>9} {:>9} {grown:>8} {first_misses:>10} {last_misses:>11}",
+            each(*counts)
+        );
     }
     println!("Instructions for each operation; misses for a thousand of them.");
 }
@@ -195,15 +241,24 @@ mod tests {
     use super::*;
 
     fn paths(list: &[(&str, u64)]) -> Paths {
-        let counts = |instructions| Counts { instructions, first_misses: 3, last_misses: 2 };
-        list.iter().map(|(name, instructions)| ((*name).to_owned(), counts(*instructions))).collect()
+        let counts = |instructions| Counts {
+            instructions,
+            first_misses: 3,
+            last_misses: 2,
+        };
+        list.iter()
+            .map(|(name, instructions)| ((*name).to_owned(), counts(*instructions)))
+            .collect()
     }
 
     #[test]
     fn two_percent_more_is_borne_and_anything_above_is_not() {
         let baseline = paths(&[("a", 25_000), ("b", 25_000)]);
         assert!(compare(&baseline, &paths(&[("a", 25_500), ("b", 10_000)])).is_empty());
-        assert_eq!(compare(&baseline, &paths(&[("a", 25_501), ("b", 25_000)])), ["a grew by 2.0 %"]);
+        assert_eq!(
+            compare(&baseline, &paths(&[("a", 25_501), ("b", 25_000)])),
+            ["a grew by 2.0 %"]
+        );
     }
 
     #[test]
@@ -215,15 +270,26 @@ mod tests {
     #[test]
     fn callgrind_s_sums_are_read_by_their_names() {
         let text = "desc: x\nevents: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nsummary: 250 30 31 1 2 4 8 16\n";
-        let counts = Counts { instructions: 250, first_misses: 7, last_misses: 24 };
+        let counts = Counts {
+            instructions: 250,
+            first_misses: 7,
+            last_misses: 24,
+        };
         assert_eq!(counted(text), Some(counts));
-        assert_eq!(counted("events: Ir\nsummary: 250\n"), None, "without the cache");
+        assert_eq!(
+            counted("events: Ir\nsummary: 250\n"),
+            None,
+            "without the cache"
+        );
     }
 
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
         let file = std::env::temp_dir().join(format!("portcullis-baseline-{}", std::process::id()));
-        let written = paths(&[("token_bucket.allow", 26_012), ("token_bucket.deny", 18_000)]);
+        let written = paths(&[
+            ("token_bucket.allow", 26_012),
+            ("token_bucket.deny", 18_000),
+        ]);
         write(&file, &written).unwrap();
         let text = fs::read_to_string(&file).unwrap();
         fs::remove_file(&file).unwrap();

@@ -9,6 +9,7 @@ use crate::hot_paths;
 use crate::no_std;
 use crate::setup::Part;
 use crate::weaken;
+use crate::width;
 
 /// Several steps under one name.
 pub(crate) struct Task {
@@ -49,7 +50,11 @@ pub(crate) const TASKS: &[Task] = &[
             "bench-check",
         ],
     },
-    Task { name: "lint", about: "fmt, clippy and doc", steps: &["fmt", "clippy", "doc"] },
+    Task {
+        name: "lint",
+        about: "fmt, clippy and doc",
+        steps: &["fmt", "clippy", "doc"],
+    },
     Task {
         name: "release-check",
         about: "all steps: for a release",
@@ -74,23 +79,48 @@ pub(crate) const TASKS: &[Task] = &[
 ];
 
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "fmt", about: "the code is formatted", needs: Some(Part::Rustfmt), run: fmt },
+    Step {
+        name: "fmt",
+        about: "the code is formatted, and comments and prose keep to 100 columns",
+        needs: Some(Part::Rustfmt),
+        run: fmt,
+    },
     Step {
         name: "clippy",
         about: "no warning from Clippy, with all features and with none",
         needs: Some(Part::Clippy),
         run: clippy,
     },
-    Step { name: "doc", about: "the documentation builds without a warning", needs: None, run: doc },
-    Step { name: "tests", about: "the tests of all packages but the core", needs: None, run: tests },
+    Step {
+        name: "doc",
+        about: "the documentation builds without a warning",
+        needs: None,
+        run: doc,
+    },
+    Step {
+        name: "tests",
+        about: "the tests of all packages but the core",
+        needs: None,
+        run: tests,
+    },
     Step {
         name: "core-tests",
         about: "the core's tests and examples, optimised, with overflow checks",
         needs: None,
         run: core_tests,
     },
-    Step { name: "doc-tests", about: "the examples in the documentation", needs: None, run: doc_tests },
-    Step { name: "loom", about: "the models of every atomic algorithm, in loom", needs: None, run: loom },
+    Step {
+        name: "doc-tests",
+        about: "the examples in the documentation",
+        needs: None,
+        run: doc_tests,
+    },
+    Step {
+        name: "loom",
+        about: "the models of every atomic algorithm, in loom",
+        needs: None,
+        run: loom,
+    },
     Step {
         name: "explore",
         about: "the core pre-empted at every atomic access and at every instruction, and late refunds, against every order and exact arithmetic",
@@ -142,15 +172,27 @@ pub(crate) const STEPS: &[Step] = &[
 ];
 
 fn fmt(context: &Context) -> Check {
-    command::run(context.component("fmt", Part::Rustfmt).args(["--all", "--check"]))?;
+    command::run(
+        context
+            .component("fmt", Part::Rustfmt)
+            .args(["--all", "--check"]),
+    )?;
     let mut firmware = context.component("fmt", Part::Rustfmt);
-    command::run(firmware.current_dir(context.root.join("firmware")).args(["--all", "--check"]))
+    command::run(
+        firmware
+            .current_dir(context.root.join("firmware"))
+            .args(["--all", "--check"]),
+    )?;
+    width::check(&context.root)
 }
 
 fn clippy(context: &Context) -> Check {
     let lint = |selection: &[&str]| {
         let mut cargo = context.component("clippy", Part::Clippy);
-        cargo.arg("--keep-going").args(context.locked()).args(selection);
+        cargo
+            .arg("--keep-going")
+            .args(context.locked())
+            .args(selection);
         command::run(cargo.args(["--", "-D", "warnings"]))
     };
     lint(&["--workspace", "--all-targets", "--all-features"])?;
@@ -161,25 +203,36 @@ fn clippy(context: &Context) -> Check {
 
 fn doc(context: &Context) -> Check {
     let mut cargo = context.cargo();
-    cargo.args(["doc", "--keep-going"]).args(context.locked()).args([
-        "--workspace",
-        "--all-features",
-        "--no-deps",
-    ]);
+    cargo
+        .args(["doc", "--keep-going"])
+        .args(context.locked())
+        .args(["--workspace", "--all-features", "--no-deps"]);
     command::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn tests(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    cargo.args(["--workspace", "--exclude", "portcullis-core", "--exclude", "portcullis-explore"]);
+    cargo.args([
+        "--workspace",
+        "--exclude",
+        "portcullis-core",
+        "--exclude",
+        "portcullis-explore",
+    ]);
     command::run_tests(cargo.arg("--all-features"))
 }
 
-/// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be thorough: the profile `checked`,
-/// in `.cargo/config.toml`, has both.
+/// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be
+/// thorough: the profile `checked`, in `.cargo/config.toml`, has both.
 fn core_tests(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    cargo.args(["--profile", "checked", "--package", "portcullis-core", "--all-features"]);
+    cargo.args([
+        "--profile",
+        "checked",
+        "--package",
+        "portcullis-core",
+        "--all-features",
+    ]);
     command::run_tests(cargo.args(["--lib", "--tests", "--examples"]))
 }
 
@@ -194,7 +247,9 @@ fn loom(context: &Context) -> Check {
 
 fn models(context: &Context) -> Command {
     let mut cargo = context.cargo_test();
-    cargo.args(["--release", "--package", "portcullis-loom", "--target-dir"]).arg(context.target_dir("loom"));
+    cargo
+        .args(["--release", "--package", "portcullis-loom", "--target-dir"])
+        .arg(context.target_dir("loom"));
     cargo.env("RUSTFLAGS", "--cfg loom");
     cargo
 }
@@ -202,13 +257,22 @@ fn models(context: &Context) -> Command {
 fn explore(context: &Context) -> Check {
     let accesses = command::run_tests(&mut explorer(context))?;
     let traces = command::run_tests(&mut traces(context))?;
-    Ok(format!("{accesses} by accesses, {traces} by instructions and traces"))
+    Ok(format!(
+        "{accesses} by accesses, {traces} by instructions and traces"
+    ))
 }
 
 /// The core with atomics that are pre-empted.
 fn explorer(context: &Context) -> Command {
     let mut cargo = context.cargo_test();
-    cargo.args(["--profile", "checked", "--package", "portcullis-explore", "--test", "every_access"]);
+    cargo.args([
+        "--profile",
+        "checked",
+        "--package",
+        "portcullis-explore",
+        "--test",
+        "every_access",
+    ]);
     cargo.arg("--target-dir").arg(context.target_dir("explore"));
     cargo.env("RUSTFLAGS", "--cfg explore");
     cargo
@@ -229,7 +293,13 @@ fn weaken(context: &Context) -> Check {
 
 fn soak(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    cargo.args(["--release", "--package", "portcullis-core", "--package", "portcullis-async"]);
+    cargo.args([
+        "--release",
+        "--package",
+        "portcullis-core",
+        "--package",
+        "portcullis-async",
+    ]);
     cargo.args(["--all-features", "--lib", "--tests"]);
     let tests = command::run_tests(cargo.args(["--", "--ignored", "--nocapture"]))?;
     let models = command::run_tests(models(context).env("PORTCULLIS_THOROUGH", "1"))?;

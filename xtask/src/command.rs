@@ -10,11 +10,15 @@ pub(crate) fn run(command: &mut Command) -> Check {
     match command.stdin(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(String::new()),
         Ok(status) => Err(format!("{} ended with {status}", name_of(command))),
-        Err(error) => Err(format!("{} could not be started: {error}", name_of(command))),
+        Err(error) => Err(format!(
+            "{} could not be started: {error}",
+            name_of(command)
+        )),
     }
 }
 
-/// Runs `cargo test`, and counts the tests by its own summaries. A run of no test at all has failed.
+/// Runs `cargo test`, and counts the tests by its own summaries. A run of no test at all has
+/// failed.
 pub(crate) fn run_tests(command: &mut Command) -> Check {
     announce(command);
     let mut child = command
@@ -23,16 +27,25 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
         .spawn()
         .map_err(|error| format!("cargo test could not be started: {error}"))?;
     let mut counted = Counted::default();
-    for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n')) {
+    for line in child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|output| BufReader::new(output).split(b'\n'))
+    {
         let line = line.map_err(|error| format!("reading from cargo test: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
         counted.add(&line);
     }
-    let status = child.wait().map_err(|error| format!("waiting for cargo test: {error}"))?;
+    let status = child
+        .wait()
+        .map_err(|error| format!("waiting for cargo test: {error}"))?;
     let Counted { passed, failed } = counted;
     match (status.success(), passed) {
-        (false, _) => Err(format!("cargo test ended with {status}: {passed} tests passed, {failed} failed")),
+        (false, _) => Err(format!(
+            "cargo test ended with {status}: {passed} tests passed, {failed} failed"
+        )),
         (true, 0) => Err("no test was run".to_owned()),
         (true, _) => Ok(format!("{passed} tests")),
     }
@@ -48,7 +61,9 @@ struct Counted {
 impl Counted {
     /// Adds a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
     fn add(&mut self, line: &str) {
-        let Some((_, result)) = line.split_once("test result: ") else { return };
+        let Some((_, result)) = line.split_once("test result: ") else {
+            return;
+        };
         let number_before = |word| {
             let before = result.split_once(word)?.0.trim_end();
             before.rsplit([' ', ';']).next()?.parse::<u64>().ok()
@@ -59,7 +74,9 @@ impl Counted {
 }
 
 fn name_of(command: &Command) -> String {
-    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default();
     let first = command.get_args().next().unwrap_or_default();
     format!("{} {}", program.display(), first.display())
 }
@@ -97,6 +114,12 @@ mod tests {
         );
         counted.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s");
         counted.add("test a_test_result ... ok");
-        assert_eq!(counted, Counted { passed: 15, failed: 2 });
+        assert_eq!(
+            counted,
+            Counted {
+                passed: 15,
+                failed: 2
+            }
+        );
     }
 }

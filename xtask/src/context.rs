@@ -25,7 +25,8 @@ impl Context {
 
     /// A folder in the target directory.
     pub(crate) fn target_dir(&self, name: &str) -> PathBuf {
-        let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
+        let base =
+            env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
         self.root.join(base).join(name)
     }
 
@@ -36,7 +37,8 @@ impl Context {
 
     /// The Cargo that runs this program.
     pub(crate) fn cargo(&self) -> Command {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+        let mut cargo =
+            Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
         cargo.current_dir(&self.root);
         cargo
     }
@@ -52,7 +54,8 @@ impl Context {
         }
     }
 
-    /// The same of Debian's packages, by its own name: Cargo would look for it among rustup's first.
+    /// The same of Debian's packages, by its own name: Cargo would look for it among rustup's
+    /// first.
     pub(crate) fn debian_component(&self, subcommand: &str) -> Command {
         let mut component = self.debian(&format!("/usr/bin/cargo-{subcommand}"));
         component.arg(subcommand);
@@ -72,7 +75,9 @@ impl Context {
         if let Ok(path) = env::join_paths(first.into_iter().chain(env::split_paths(&path))) {
             command.env("PATH", path);
         }
-        command.env("CARGO", "/usr/bin/cargo").env("RUSTC", "/usr/bin/rustc");
+        command
+            .env("CARGO", "/usr/bin/cargo")
+            .env("RUSTC", "/usr/bin/rustc");
         command.env("CARGO_TARGET_DIR", self.target_dir("debian"));
         // What the Cargo that runs this program has set for its own compiler.
         for name in ["LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN"] {

@@ -1,4 +1,5 @@
-//! The programs in `firmware/`: built for three microcontrollers, and run in QEMU, each of which ends with a status; and their checks on the host.
+//! The programs in `firmware/`: built for three microcontrollers, and run in QEMU, each of which
+//! ends with a status; and their checks on the host.
 
 use core::time::Duration;
 use std::env;
@@ -49,11 +50,16 @@ const LONGEST: Duration = Duration::from_mins(5);
 
 pub(crate) fn check(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
-    cargo.current_dir(context.root.join("firmware")).env("CARGO_TARGET_DIR", context.target_dir("firmware"));
+    cargo
+        .current_dir(context.root.join("firmware"))
+        .env("CARGO_TARGET_DIR", context.target_dir("firmware"));
     let mut remarks = vec![format!("host: {}", command::run_tests(&mut cargo)?)];
     for board in BOARDS {
         let passed = run(context, &board).map_err(|why| format!("{}: {why}", board.package))?;
-        remarks.push(format!("{}: {passed} checks", board.package.trim_start_matches("portcullis-")));
+        remarks.push(format!(
+            "{}: {passed} checks",
+            board.package.trim_start_matches("portcullis-")
+        ));
     }
     Ok(remarks.join(", "))
 }
@@ -82,7 +88,10 @@ pub(crate) fn emulated(cargo: &mut Command) -> Result<Vec<String>, String> {
     let child = Arc::new(Mutex::new(child));
     kill_late(&child);
     let mut lines = Vec::new();
-    for line in output.into_iter().flat_map(|output| BufReader::new(output).split(b'\n')) {
+    for line in output
+        .into_iter()
+        .flat_map(|output| BufReader::new(output).split(b'\n'))
+    {
         let line = line.map_err(|error| format!("reading from the emulator: {error}"))?;
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         println!("{line}");
@@ -90,8 +99,14 @@ pub(crate) fn emulated(cargo: &mut Command) -> Result<Vec<String>, String> {
     }
     let status = child.lock().map_err(|error| error.to_string())?.wait();
     let status = status.map_err(|error| format!("waiting for the emulator: {error}"))?;
-    let last = lines.last().map_or("nothing was printed", |line| line.trim());
-    if status.success() { Ok(lines) } else { Err(format!("{status}, {last}")) }
+    let last = lines
+        .last()
+        .map_or("nothing was printed", |line| line.trim());
+    if status.success() {
+        Ok(lines)
+    } else {
+        Err(format!("{status}, {last}"))
+    }
 }
 
 /// Ends a program that hangs.
@@ -110,13 +125,23 @@ fn kill_late(child: &Arc<Mutex<Child>>) {
 /// The numbers in a line like `3 passed, 0 failed`.
 fn sum(line: &str) -> Option<(u64, u64)> {
     let (passed, failed) = line.split_once(" passed, ")?;
-    Some((passed.parse().ok()?, failed.strip_suffix(" failed")?.parse().ok()?))
+    Some((
+        passed.parse().ok()?,
+        failed.strip_suffix(" failed")?.parse().ok()?,
+    ))
 }
 
 /// Where programs are built, and whether by Debian's toolchain.
 pub(crate) fn folder(context: &Context) -> (PathBuf, bool) {
     let is_debian = !setup::is_there(context, Part::Firmware);
-    (context.target_dir(if is_debian { "firmware-debian" } else { "firmware" }), is_debian)
+    (
+        context.target_dir(if is_debian {
+            "firmware-debian"
+        } else {
+            "firmware"
+        }),
+        is_debian,
+    )
 }
 
 /// Cargo's `subcommand` for a program, of the toolchain that builds for its target.
@@ -124,8 +149,13 @@ pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: 
     let (folder, is_debian) = folder(context);
     let mut cargo = if is_debian {
         let mut cargo = context.debian_cargo();
-        let linker = format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase());
-        cargo.env(linker, linker_beside_debian().unwrap_or_default()).env("RUSTC_BOOTSTRAP", "1");
+        let linker = format!(
+            "CARGO_TARGET_{}_LINKER",
+            target.replace('-', "_").to_uppercase()
+        );
+        cargo
+            .env(linker, linker_beside_debian().unwrap_or_default())
+            .env("RUSTC_BOOTSTRAP", "1");
         cargo.args([subcommand, "-Zbuild-std=core"]);
         cargo
     } else {
@@ -134,20 +164,40 @@ pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: 
         cargo
     };
     // The linker's scripts are named by the folder's own settings.
-    cargo.current_dir(context.root.join("firmware")).env_remove("RUSTFLAGS").env("CARGO_TARGET_DIR", folder);
-    cargo.args(context.locked()).args(["--release", "--package", package, "--target", target]);
+    cargo
+        .current_dir(context.root.join("firmware"))
+        .env_remove("RUSTFLAGS")
+        .env("CARGO_TARGET_DIR", folder);
+    cargo
+        .args(context.locked())
+        .args(["--release", "--package", package, "--target", target]);
     cargo
 }
 
-/// A linker for bare targets, which Debian's compiler comes without: Debian's own, or that of the default toolchain.
+/// A linker for bare targets, which Debian's compiler comes without: Debian's own, or that of the
+/// default toolchain.
 pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
-    let installed = Path::new("/usr/bin").read_dir().ok()?.flatten().map(|entry| entry.path());
-    let version = |path: &PathBuf| path.to_str()?.strip_prefix("/usr/bin/ld.lld-")?.parse::<u32>().ok();
+    let installed = Path::new("/usr/bin")
+        .read_dir()
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    let version = |path: &PathBuf| {
+        path.to_str()?
+            .strip_prefix("/usr/bin/ld.lld-")?
+            .parse::<u32>()
+            .ok()
+    };
     let own = setup::output("rustc", &["--print", "sysroot"]).map(|root| {
-        let place = format!("lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld", env::consts::ARCH);
+        let place = format!(
+            "lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld",
+            env::consts::ARCH
+        );
         Path::new(root.trim()).join(place)
     });
-    let newest = installed.filter(|path| version(path).is_some()).max_by_key(version);
+    let newest = installed
+        .filter(|path| version(path).is_some())
+        .max_by_key(version);
     newest.or(own).filter(|path| path.is_file())
 }
 
@@ -159,7 +209,10 @@ mod tests {
     fn the_sum_of_a_run_is_read_and_that_of_a_group_is_not() {
         assert_eq!(sum("10469 passed, 0 failed"), Some((10_469, 0)));
         assert_eq!(sum("3 passed, 2 failed"), Some((3, 2)));
-        assert_eq!(sum("limiters against oracle tables: 6188 passed, 0 failed"), None);
+        assert_eq!(
+            sum("limiters against oracle tables: 6188 passed, 0 failed"),
+            None
+        );
         assert_eq!(sum("panicked at src/main.rs"), None);
     }
 }

@@ -1,6 +1,8 @@
-//! What each limiter takes on a Cortex-M3: flash, RAM and instructions, within its budget and against a committed baseline of the same compiler.
+//! What each limiter takes on a Cortex-M3: flash, RAM and instructions, within its budget and
+//! against a committed baseline of the same compiler.
 //!
-//! `firmware/cost` is a program with one of them in it, or nothing: the difference is what the limiter takes.
+//! `firmware/cost` is a program with one of them in it, or nothing: the difference is what the
+//! limiter takes.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -15,7 +17,8 @@ use crate::setup;
 const PACKAGE: &str = "portcullis-cost";
 const TARGET: &str = "thumbv7m-none-eabi";
 
-/// What the program is built without a limiter for; its call takes this many instructions, the call itself and the return among them, a thousand times over.
+/// What the program is built without a limiter for; its call takes this many instructions, the call
+/// itself and the return among them, a thousand times over.
 const NOTHING: &str = "nothing";
 const NOTHING_TAKES: i64 = 3_000;
 
@@ -36,7 +39,8 @@ const SUBJECTS: [&str; 14] = [
     "token-bucket-retry",
 ];
 
-/// What a limiter may take whatever the baseline says: bytes of flash, and instructions of a thousand allowed calls.
+/// What a limiter may take whatever the baseline says: bytes of flash, and instructions of a
+/// thousand allowed calls.
 const BUDGETS: [(&str, i64, i64); 1] = [("token-bucket", 512, 95_000)];
 
 /// Flash and instructions may grow by so much, in percent.
@@ -58,33 +62,52 @@ pub(crate) fn check(context: &Context) -> Check {
     let mut now = BTreeMap::new();
     for subject in SUBJECTS {
         let cost = measure(context, subject).map_err(|why| format!("{subject}: {why}"))?;
-        let calls = [cost[2] - allowed + NOTHING_TAKES, cost[3] - denied + NOTHING_TAKES];
-        now.insert(subject.to_owned(), [cost[0] - flash, cost[1], calls[0], calls[1]]);
+        let calls = [
+            cost[2] - allowed + NOTHING_TAKES,
+            cost[3] - denied + NOTHING_TAKES,
+        ];
+        now.insert(
+            subject.to_owned(),
+            [cost[0] - flash, cost[1], calls[0], calls[1]],
+        );
     }
-    let text = now.iter().fold(HEAD.to_owned(), |text, (name, cost)| text + &line(name, cost));
+    let text = now.iter().fold(HEAD.to_owned(), |text, (name, cost)| {
+        text + &line(name, cost)
+    });
     print!("{text}");
     let mut wrong = beyond_budget(&now);
-    let file = context.root.join(format!("firmware/baseline/{compiler}.txt"));
+    let file = context
+        .root
+        .join(format!("firmware/baseline/{compiler}.txt"));
     if context.bless && wrong.is_empty() {
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-        return Ok(format!("{} limiters written to {}", now.len(), file.display()));
+        return Ok(format!(
+            "{} limiters written to {}",
+            now.len(),
+            file.display()
+        ));
     }
     let baseline = fs::read_to_string(&file).ok();
     if let Some(baseline) = &baseline {
-        let baseline =
-            parse(baseline).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+        let baseline = parse(baseline)
+            .ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
         wrong.extend(compare(&baseline, &now));
     }
     match (wrong.is_empty(), baseline) {
         (true, Some(_)) => Ok(format!("{} limiters", now.len())),
         (true, None) => Ok(format!("within the budget; {compiler} has no baseline")),
-        (false, _) => Err(format!("{}; if that is meant, --bless writes a new baseline", wrong.join("; "))),
+        (false, _) => Err(format!(
+            "{}; if that is meant, --bless writes a new baseline",
+            wrong.join("; ")
+        )),
     }
 }
 
 fn compiler(rustc: &str) -> Result<String, String> {
     let printed = setup::output(rustc, &["--version"]);
-    let version = printed.as_deref().and_then(|printed| printed.split(' ').nth(1));
+    let version = printed
+        .as_deref()
+        .and_then(|printed| printed.split(' ').nth(1));
     version
         .map(|version| format!("rustc-{version}"))
         .ok_or_else(|| format!("{rustc} does not tell its version"))
@@ -101,9 +124,13 @@ fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
     let (folder, _) = firmware::folder(context);
     let file = folder.join(TARGET).join("release").join(PACKAGE);
     let program = fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let flash = constant_bytes(&program).ok_or_else(|| format!("{} is no program", file.display()))?;
+    let flash =
+        constant_bytes(&program).ok_or_else(|| format!("{} is no program", file.display()))?;
     let printed = firmware::emulated(&mut cargo("run"))?.join(" ");
-    let numbers: Vec<i64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<i64> = printed
+        .split_whitespace()
+        .filter_map(|number| number.parse().ok())
+        .collect();
     match numbers[..] {
         [ram, allowed, denied] => Ok([flash, ram, allowed, denied]),
         _ => Err(format!("{printed:?} is not three numbers")),
@@ -115,7 +142,11 @@ fn constant_bytes(elf: &[u8]) -> Option<i64> {
     const NO_BITS: u32 = 8;
     const WRITTEN: u32 = 1;
     const LOADED: u32 = 2;
-    let half = |at: usize| Some(usize::from(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?)));
+    let half = |at: usize| {
+        Some(usize::from(u16::from_le_bytes(
+            elf.get(at..at + 2)?.try_into().ok()?,
+        )))
+    };
     let word = |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?));
     let (table, size, count) = (word(32)? as usize, half(46)?, half(48)?);
     let mut sum = 0;
@@ -130,7 +161,10 @@ fn constant_bytes(elf: &[u8]) -> Option<i64> {
 
 fn line(name: &str, [flash, ram, allowed, denied]: &Cost) -> String {
     let mut line = String::new();
-    _ = writeln!(line, "{name:20} {flash:>6} {ram:>5} {allowed:>8} {denied:>8}");
+    _ = writeln!(
+        line,
+        "{name:20} {flash:>6} {ram:>5} {allowed:>8} {denied:>8}"
+    );
     line
 }
 
@@ -150,15 +184,24 @@ fn beyond_budget(now: &BTreeMap<String, Cost>) -> Vec<String> {
     let over = |&(name, flash, allowed): &(&str, i64, i64)| {
         let cost = now.get(name)?;
         let is_over = cost[0] > flash || cost[2] > allowed;
-        is_over.then(|| format!("{name}: {} bytes and {} instructions in a thousand calls", cost[0], cost[2]))
+        is_over.then(|| {
+            format!(
+                "{name}: {} bytes and {} instructions in a thousand calls",
+                cost[0], cost[2]
+            )
+        })
     };
     BUDGETS.iter().filter_map(over).collect()
 }
 
 /// What has grown, or come, or gone.
 fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> Vec<String> {
-    const WHAT: [&str; 4] =
-        ["bytes of flash", "bytes of RAM", "instructions, allowed", "instructions, denied"];
+    const WHAT: [&str; 4] = [
+        "bytes of flash",
+        "bytes of RAM",
+        "instructions, allowed",
+        "instructions, denied",
+    ];
     let mut wrong = Vec::new();
     for (name, cost) in now {
         let Some(before) = baseline.get(name) else {
@@ -167,13 +210,20 @@ fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> V
         };
         for ((before, after), what) in before.iter().zip(cost).zip(WHAT) {
             // A timer that counts in 80 instructions.
-            if *after > before + before * TOLERANCE / 100 + 80 * i64::from(what.starts_with("instructions")) {
+            if *after
+                > before
+                    + before * TOLERANCE / 100
+                    + 80 * i64::from(what.starts_with("instructions"))
+            {
                 wrong.push(format!("{name}: {after} {what}, {before} before"));
             }
         }
     }
     wrong.extend(
-        baseline.keys().filter(|name| !now.contains_key(*name)).map(|name| format!("{name} is gone")),
+        baseline
+            .keys()
+            .filter(|name| !now.contains_key(*name))
+            .map(|name| format!("{name} is gone")),
     );
     wrong
 }
@@ -185,14 +235,18 @@ mod tests {
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
         let costs = BTreeMap::from([("bucket".to_owned(), [304, 56, 82_960, 80_000])]);
-        let text = costs.iter().fold(HEAD.to_owned(), |text, (name, cost)| text + &line(name, cost));
+        let text = costs.iter().fold(HEAD.to_owned(), |text, (name, cost)| {
+            text + &line(name, cost)
+        });
         assert_eq!(parse(&text), Some(costs));
         assert_eq!(parse("bucket 304 56 1\n"), None);
     }
 
     #[test]
     fn the_document_says_what_the_newest_baseline_says() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .unwrap();
         let document = fs::read_to_string(root.join("docs/embedded.md")).unwrap();
         let files = fs::read_dir(root.join("firmware/baseline")).unwrap();
         let newest = files.map(|file| file.unwrap().path()).max().unwrap();
@@ -210,13 +264,17 @@ mod tests {
         let of = |name: &str, cost| BTreeMap::from([(name.to_owned(), cost)]);
         let before = of("bucket", [300, 56, 80_000, 80_000]);
         assert!(compare(&before, &of("bucket", [306, 56, 81_680, 70_000])).is_empty());
-        assert_eq!(compare(&before, &of("bucket", [307, 60, 81_681, 80_000])).len(), 3);
+        assert_eq!(
+            compare(&before, &of("bucket", [307, 60, 81_681, 80_000])).len(),
+            3
+        );
         assert_eq!(compare(&before, &of("window", [1, 1, 1, 1])).len(), 2);
     }
 
     #[test]
     fn the_budget_is_kept_whatever_the_baseline() {
-        let of = |flash, allowed| BTreeMap::from([("token-bucket".to_owned(), [flash, 56, allowed, 0])]);
+        let of =
+            |flash, allowed| BTreeMap::from([("token-bucket".to_owned(), [flash, 56, allowed, 0])]);
         assert!(beyond_budget(&of(512, 95_000)).is_empty());
         assert_eq!(beyond_budget(&of(513, 95_000)).len(), 1);
         assert_eq!(beyond_budget(&of(512, 95_001)).len(), 1);

@@ -1,5 +1,5 @@
-//! The third law, seen in the machine code: a grant or a release makes one successful atomic write, and on no path is there
-//! a division, a call, a trap or a panic.
+//! The third law, seen in the machine code: a grant or a release makes one successful atomic write,
+//! and on no path is there a division, a call, a trap or a panic.
 
 use crate::asm::{self, Facts, Function};
 use crate::checks::Check;
@@ -11,7 +11,8 @@ pub(crate) struct HotPath {
     pub(crate) name: &'static str,
     /// The most successful atomic writes in one call, not counting those in its cold parts.
     writes: usize,
-    /// Functions for what is rare, by their names in the core. They must not divide, trap or panic either.
+    /// Functions for what is rare, by their names in the core. They must not divide, trap or panic
+    /// either.
     cold: &'static [&'static str],
 }
 
@@ -19,7 +20,8 @@ const fn path(name: &'static str, writes: usize, cold: &'static [&'static str]) 
     HotPath { name, writes, cold }
 }
 
-/// Two writes for a sliding window, which also counts in its ring; and for a pool, which also marks its slot.
+/// Two writes for a sliding window, which also counts in its ring; and for a pool, which also marks
+/// its slot.
 pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("token_bucket_acquire", 1, &[]),
     path("token_bucket_32_acquire", 1, &[]),
@@ -49,7 +51,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = &[
     path("lease_pool_release", 2, &[]),
 ];
 
-/// A new tick, settings that change often, permits that were owed, or a window from which all was given back.
+/// A new tick, settings that change often, permits that were owed, or a window from which all was
+/// given back.
 const ADJUSTABLE: &[&str] = &["note_newer", "take_slowly", "count_in", "is_unstarted"];
 
 /// A key that is not where it is usually found, has no entry yet, or not in this window.
@@ -68,21 +71,39 @@ const KEYED: &[&str] = &[
 ];
 
 pub(crate) fn check(context: &Context) -> Check {
-    let assembly = listing::assembly(context, context.cargo(), &context.target_dir("hot-paths"), &[])?;
+    let assembly = listing::assembly(
+        context,
+        context.cargo(),
+        &context.target_dir("hot-paths"),
+        &[],
+    )?;
     let functions = asm::functions(&assembly);
     let mut wrong = Vec::new();
     let mut cold = Cold::new();
     println!(
         "{}",
-        row(["function", "instructions", "locked", "written", "divisions", "calls"].map(String::from))
+        row([
+            "function",
+            "instructions",
+            "locked",
+            "written",
+            "divisions",
+            "calls"
+        ]
+        .map(String::from))
     );
     for hot in HOT_PATHS {
         let function = find(&functions, hot.name)?;
         let facts = function.facts();
         show(hot.name, &facts);
         if facts.writes != Some(hot.writes) {
-            let found = facts.writes.map_or("any number of".to_owned(), |writes| writes.to_string());
-            wrong.push(format!("{}: {found} atomic writes in a call, not {}", hot.name, hot.writes));
+            let found = facts
+                .writes
+                .map_or("any number of".to_owned(), |writes| writes.to_string());
+            wrong.push(format!(
+                "{}: {found} atomic writes in a call, not {}",
+                hot.name, hot.writes
+            ));
         }
         wrong.extend(faults(hot.name, &facts, hot.cold));
         note(&mut cold, facts.calls, hot.cold);
@@ -99,7 +120,11 @@ pub(crate) fn check(context: &Context) -> Check {
             note(&mut cold, facts.calls, allowed);
         }
     }
-    if wrong.is_empty() { Ok(format!("{} functions", HOT_PATHS.len())) } else { Err(wrong.join("; ")) }
+    if wrong.is_empty() {
+        Ok(format!("{} functions", HOT_PATHS.len()))
+    } else {
+        Err(wrong.join("; "))
+    }
 }
 
 /// The functions that are called from a path, and what may be.
@@ -129,25 +154,35 @@ fn faults(name: &str, facts: &Facts, allowed: &[&str]) -> Vec<String> {
     if facts.traps > 0 {
         faults.push(format!("{name}: {} traps", facts.traps));
     }
-    let forbidden = facts.calls.iter().filter(|call| !allowed.iter().any(|cold| is_named(call, cold)));
+    let forbidden = facts
+        .calls
+        .iter()
+        .filter(|call| !allowed.iter().any(|cold| is_named(call, cold)));
     faults.extend(forbidden.map(|call| format!("{name}: calls {call}")));
     faults
 }
 
-/// Whether a mangled symbol is the core's function `name`, or an iterator of Rust's by that name, which may be compiled apart: both ways of mangling
-/// write a name after its length.
+/// Whether a mangled symbol is the core's function `name`, or an iterator of Rust's by that name,
+/// which may be compiled apart: both ways of mangling write a name after its length.
 fn is_named(symbol: &str, name: &str) -> bool {
     let is_ours = symbol.contains("15portcullis_core");
     let is_iterator = symbol.contains("4iter") || symbol.contains("..iter..");
-    is_ours && symbol.contains(&format!("{}{name}", name.len())) || is_iterator && symbol.contains(name)
+    is_ours && symbol.contains(&format!("{}{name}", name.len()))
+        || is_iterator && symbol.contains(name)
 }
 
 fn short(symbol: &str, names: &[&str]) -> String {
-    names.iter().find(|name| is_named(symbol, name)).map_or(symbol, |name| name).to_owned()
+    names
+        .iter()
+        .find(|name| is_named(symbol, name))
+        .map_or(symbol, |name| name)
+        .to_owned()
 }
 
 fn show(name: &str, facts: &Facts) {
-    let writes = facts.writes.map_or("unbounded".to_owned(), |writes| writes.to_string());
+    let writes = facts
+        .writes
+        .map_or("unbounded".to_owned(), |writes| writes.to_string());
     let (instructions, locked) = (facts.instructions.to_string(), facts.locked.to_string());
     let cells = [
         name.to_owned(),
@@ -177,7 +212,10 @@ mod tests {
     fn a_cold_part_of_the_core_may_be_called_and_nothing_else() {
         let roll = "_ZN15portcullis_core14sliding_window13SlidingWindow4roll17h97c344a5ab77c313E";
         assert!(faults_of(&format!("\tcallq {roll}\n\tretq")).is_empty());
-        assert_eq!(faults_of("\tcallq _ZN4core9panicking5panic17h0E\n\tud2").len(), 2);
+        assert_eq!(
+            faults_of("\tcallq _ZN4core9panicking5panic17h0E\n\tud2").len(),
+            2
+        );
         assert_eq!(faults_of("\tjmp _ZN5other4roll17h0E").len(), 1);
         assert_eq!(faults_of("\tdivq %rcx\n\tretq"), ["f: 1 divisions"]);
     }

@@ -12,12 +12,23 @@ pub(crate) fn assembly(
     folder: &Path,
     options: &[&str],
 ) -> Result<String, String> {
-    let file =
-        folder.join(options.last().map_or_else(|| "host.s".to_owned(), |target| format!("{target}.s")));
-    cargo.arg("rustc").args(context.locked()).args(["--release", "--package", "portcullis-core"]);
-    cargo.args(["--example", "hot_paths", "--target-dir"]).arg(folder).args(options);
+    let file = folder.join(
+        options
+            .last()
+            .map_or_else(|| "host.s".to_owned(), |target| format!("{target}.s")),
+    );
+    cargo
+        .arg("rustc")
+        .args(context.locked())
+        .args(["--release", "--package", "portcullis-core"]);
+    cargo
+        .args(["--example", "hot_paths", "--target-dir"])
+        .arg(folder)
+        .args(options);
     // One unit, so that the whole of a function is in one file.
-    cargo.args(["--", "-C", "codegen-units=1", "--emit"]).arg(format!("asm={}", file.display()));
+    cargo
+        .args(["--", "-C", "codegen-units=1", "--emit"])
+        .arg(format!("asm={}", file.display()));
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     command::run(&mut cargo)?;
     fs::read_to_string(&file)

@@ -1,7 +1,7 @@
 //! The project's tasks. `cargo xtask --help` lists them.
 //!
-//! A task is a list of steps; every step can also be run by its own name. Steps go on after one has failed, so that one run
-//! shows all that is wrong.
+//! A task is a list of steps; every step can also be run by its own name. Steps go on after one has
+//! failed, so that one run shows all that is wrong.
 
 mod asm;
 mod bench_check;
@@ -15,7 +15,9 @@ mod listing;
 mod no_std;
 mod report;
 mod setup;
+mod sources;
 mod weaken;
+mod width;
 
 use std::process::ExitCode;
 
@@ -49,10 +51,15 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Step>, String> {
         } else if let Some(step) = STEPS.iter().find(|step| step.name == name) {
             wanted.push(step.name);
         } else {
-            return Err(format!("no task or step is called {name:?}; cargo xtask --help lists them"));
+            return Err(format!(
+                "no task or step is called {name:?}; cargo xtask --help lists them"
+            ));
         }
     }
-    Ok(STEPS.iter().filter(|step| wanted.contains(&step.name)).collect())
+    Ok(STEPS
+        .iter()
+        .filter(|step| wanted.contains(&step.name))
+        .collect())
 }
 
 fn print_help() {
@@ -86,7 +93,11 @@ mod tests {
     #[test]
     fn a_step_that_is_named_twice_runs_once() {
         let names = ["lint", "fmt"].map(String::from);
-        let steps: Vec<_> = chosen(&names).unwrap().iter().map(|step| step.name).collect();
+        let steps: Vec<_> = chosen(&names)
+            .unwrap()
+            .iter()
+            .map(|step| step.name)
+            .collect();
         assert_eq!(steps, ["fmt", "clippy", "doc"]);
     }
 

@@ -1,7 +1,8 @@
-//! The core and the queue on targets without `std`: both compile, and the core's hot paths use the target's own atomics, no division and no
-//! panic.
+//! The core and the queue on targets without `std`: both compile, and the core's hot paths use the
+//! target's own atomics, no division and no panic.
 //!
-//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it. For WebAssembly the core alone is built: the example's companions need `std`.
+//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it. For
+//! WebAssembly the core alone is built: the example's companions need `std`.
 
 use crate::checks::Check;
 use crate::command;
@@ -11,8 +12,12 @@ use crate::listing;
 use crate::setup::{self, Part};
 
 /// Two with 32-bit words, one with 64-bit atomics, and WebAssembly.
-pub(crate) const TARGETS: [&str; 4] =
-    ["thumbv7m-none-eabi", "riscv32imac-unknown-none-elf", "x86_64-unknown-none", WASM];
+pub(crate) const TARGETS: [&str; 4] = [
+    "thumbv7m-none-eabi",
+    "riscv32imac-unknown-none-elf",
+    "x86_64-unknown-none",
+    WASM,
+];
 
 const WASM: &str = "wasm32-unknown-unknown";
 
@@ -23,18 +28,33 @@ pub(crate) fn check(context: &Context) -> Check {
             if has_core {
                 return context.cargo();
             }
-            // Debian has the source of `core` alone, and a compiler of the same version that may build it.
+            // Debian has the source of `core` alone, and a compiler of the same version that may
+            // build it.
             let mut cargo = context.debian_cargo();
             cargo.env("RUSTC_BOOTSTRAP", "1");
             cargo
         };
         let folder = context.target_dir(if has_core { "no-std" } else { "no-std-debian" });
         let options = ["-Zbuild-std=core", "--target", target];
-        let options = if has_core { &options[1..] } else { &options[..] };
+        let options = if has_core {
+            &options[1..]
+        } else {
+            &options[..]
+        };
         let build = |package: &str, features: &str| {
             let mut cargo = cargo();
-            cargo.arg("build").args(context.locked()).args(["--release", "--package", package]);
-            cargo.args(["--no-default-features", "--features", features, "--target-dir"]).arg(&folder);
+            cargo
+                .arg("build")
+                .args(context.locked())
+                .args(["--release", "--package", package]);
+            cargo
+                .args([
+                    "--no-default-features",
+                    "--features",
+                    features,
+                    "--target-dir",
+                ])
+                .arg(&folder);
             command::run(cargo.args(options))
         };
         if target == WASM {
@@ -55,19 +75,33 @@ pub(crate) fn check(context: &Context) -> Check {
 fn faults(assembly: &str) -> Vec<String> {
     // Two that have the same code may be one, with another name for it.
     let is_defined = |name: &str| {
-        let forms = [format!("{name}:"), format!("{name} = "), format!("\t.set\t{name}, ")];
-        assembly.lines().any(|line| forms.iter().any(|form| line.starts_with(form)))
+        let forms = [
+            format!("{name}:"),
+            format!("{name} = "),
+            format!("\t.set\t{name}, "),
+        ];
+        assembly
+            .lines()
+            .any(|line| forms.iter().any(|form| line.starts_with(form)))
     };
-    let missing =
-        HOT_PATHS.iter().filter(|hot| !is_defined(hot.name)).map(|hot| format!("{} is missing", hot.name));
-    let instructions = assembly.lines().filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
+    let missing = HOT_PATHS
+        .iter()
+        .filter(|hot| !is_defined(hot.name))
+        .map(|hot| format!("{} is missing", hot.name));
+    let instructions = assembly
+        .lines()
+        .filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
     let forbidden = instructions.filter(|line| {
         // Emulated atomics, and divisions by an instruction or a helper.
         let mnemonic = line.trim_start();
         mnemonic.starts_with("rem")
-            || ["__atomic_", "__sync_", "div", "panic"].iter().any(|word| line.contains(word))
+            || ["__atomic_", "__sync_", "div", "panic"]
+                .iter()
+                .any(|word| line.contains(word))
     });
-    missing.chain(forbidden.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+    missing
+        .chain(forbidden.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")))
+        .collect()
 }
 
 #[cfg(test)]
@@ -76,11 +110,22 @@ mod tests {
 
     #[test]
     fn helpers_and_missing_functions_are_found() {
-        let defined = HOT_PATHS.iter().fold(String::new(), |all, hot| all + hot.name + ":\n\tbx\tlr\n");
+        let defined = HOT_PATHS
+            .iter()
+            .fold(String::new(), |all, hot| all + hot.name + ":\n\tbx\tlr\n");
         assert!(faults(&defined).is_empty());
-        assert_eq!(faults(&format!("{defined}\tbl\t__atomic_load_8\n")), ["bl __atomic_load_8"]);
-        assert_eq!(faults(&format!("{defined}\tbl\t__aeabi_uldivmod\n")), ["bl __aeabi_uldivmod"]);
-        assert_eq!(faults(&format!("{defined}\tremu\ta0, a0, a1\n")), ["remu a0, a0, a1"]);
+        assert_eq!(
+            faults(&format!("{defined}\tbl\t__atomic_load_8\n")),
+            ["bl __atomic_load_8"]
+        );
+        assert_eq!(
+            faults(&format!("{defined}\tbl\t__aeabi_uldivmod\n")),
+            ["bl __aeabi_uldivmod"]
+        );
+        assert_eq!(
+            faults(&format!("{defined}\tremu\ta0, a0, a1\n")),
+            ["remu a0, a0, a1"]
+        );
         assert_eq!(faults("").len(), HOT_PATHS.len());
     }
 }

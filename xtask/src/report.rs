@@ -38,15 +38,29 @@ pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
             Outcome::Failed(_) => failed += 1,
             Outcome::NotRun(_) => {}
         }
-        println!("{}", format!("{name:12} {word:8} {:>6}  {remark}", seconds(*took)).trim_end());
+        println!(
+            "{}",
+            format!("{name:12} {word:8} {:>6}  {remark}", seconds(*took)).trim_end()
+        );
     }
     println!("{passed} passed, {failed} failed");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn run_one(context: &Context, step: &Step) -> Outcome {
-    if let Some(missing) = step.needs.and_then(|part| setup::ensure(context, part).err()) {
-        return if context.ci { Outcome::Failed(missing) } else { Outcome::NotRun(missing) };
+    if let Some(missing) = step
+        .needs
+        .and_then(|part| setup::ensure(context, part).err())
+    {
+        return if context.ci {
+            Outcome::Failed(missing)
+        } else {
+            Outcome::NotRun(missing)
+        };
     }
     match (step.run)(context) {
         Ok(remark) => Outcome::Passed(remark),

@@ -1,7 +1,8 @@
 //! What the steps need and a fresh machine may lack.
 //!
-//! The first of these that works: what is there already, in the default toolchain or in Debian's packages; Cargo, for one
-//! program; Debian's packages, installed. Nothing here asks for a password.
+//! The first of these that works: what is there already, in the default toolchain or in Debian's
+//! packages; Cargo, for one program; Debian's packages, installed. Nothing here asks for a
+//! password.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,9 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
-            Self::X86 => "missing: an x86_64 processor, the one that this step can read the machine code of",
+            Self::X86 => {
+                "missing: an x86_64 processor, the one that this step can read the machine code of"
+            }
         }
     }
 
@@ -53,9 +56,14 @@ impl Part {
             Self::Rustfmt => &["rustfmt-web", "cargo-web"],
             Self::Clippy => &["rust-web-clippy", "cargo-web"],
             Self::BareTargets => &["rustc-web", "cargo-web", "rust-web-src"],
-            Self::Firmware => {
-                &["rustc-web", "cargo-web", "rust-web-src", "lld-22", "qemu-system-arm", "qemu-system-misc"]
-            }
+            Self::Firmware => &[
+                "rustc-web",
+                "cargo-web",
+                "rust-web-src",
+                "lld-22",
+                "qemu-system-arm",
+                "qemu-system-misc",
+            ],
             Self::X86 => &[],
             Self::Callgrind => &["valgrind"],
         }
@@ -67,7 +75,11 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
     let cargo = || part == Part::Callgrind && install_runner(context);
     let install = || (cargo() && there()) || (apt_get(part.debian()) && there());
-    if there() || install() { Ok(()) } else { Err(part.missing().to_owned()) }
+    if there() || install() {
+        Ok(())
+    } else {
+        Err(part.missing().to_owned())
+    }
 }
 
 /// Whether the toolchain that runs this program has `part`.
@@ -83,7 +95,8 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
         Part::X86 => cfg!(target_arch = "x86_64"),
         Part::Callgrind => {
-            is_quiet_success(Command::new("valgrind").arg("--version")) && callgrind_runner(context).is_file()
+            is_quiet_success(Command::new("valgrind").arg("--version"))
+                && callgrind_runner(context).is_file()
         }
     }
 }
@@ -92,8 +105,13 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
     match part {
         Part::Rustfmt => is_quiet_success(context.debian_component("fmt").arg("--version")),
         Part::Clippy => fits(context.debian_component("clippy"), "/usr/bin/rustc"),
-        Part::BareTargets => output("/usr/bin/rustc", &["--print", "sysroot"])
-            .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir()),
+        Part::BareTargets => {
+            output("/usr/bin/rustc", &["--print", "sysroot"]).is_some_and(|root| {
+                Path::new(root.trim())
+                    .join("lib/rustlib/src/rust/library/core")
+                    .is_dir()
+            })
+        }
         Part::Firmware => {
             has_emulators()
                 && is_there_in_debian(context, Part::BareTargets)
@@ -110,27 +128,43 @@ fn has_core(target: &str) -> bool {
 }
 
 fn has_emulators() -> bool {
-    BOARDS.iter().all(|board| is_quiet_success(Command::new(board.emulator).arg("--version")))
+    BOARDS
+        .iter()
+        .all(|board| is_quiet_success(Command::new(board.emulator).arg("--version")))
 }
 
-/// Whether `clippy` is of the same version as `rustc`: another one could not read what that has compiled.
+/// Whether `clippy` is of the same version as `rustc`: another one could not read what that has
+/// compiled.
 fn fits(mut clippy: Command, rustc: &str) -> bool {
-    let (clippy, rustc) = (printed(clippy.arg("--version")), output(rustc, &["--version"]));
+    let (clippy, rustc) = (
+        printed(clippy.arg("--version")),
+        output(rustc, &["--version"]),
+    );
     // `clippy 0.1.95 (...)`, `rustc 1.95.0 (...)`
     let number = |text: &str, place| text.split([' ', '.', '\n']).nth(place).map(str::to_owned);
-    clippy.zip(rustc).is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
+    clippy
+        .zip(rustc)
+        .is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
 }
 
-/// The program that runs benches under Callgrind, in a folder of its version, since a bench accepts no other one than its own.
+/// The program that runs benches under Callgrind, in a folder of its version, since a bench accepts
+/// no other one than its own.
 pub(crate) fn callgrind_runner(context: &Context) -> PathBuf {
-    context.target_dir(&format!("gungraun-runner-{}", runner_version(context))).join("bin/gungraun-runner")
+    context
+        .target_dir(&format!("gungraun-runner-{}", runner_version(context)))
+        .join("bin/gungraun-runner")
 }
 
 /// The version of the benches' own library, from the lock file.
 fn runner_version(context: &Context) -> String {
     let lock = fs::read_to_string(context.root.join("Cargo.lock")).unwrap_or_default();
-    let entry = lock.split_once("name = \"gungraun\"\nversion = \"").map(|(_, rest)| rest);
-    entry.and_then(|rest| rest.split('"').next()).unwrap_or("unknown").to_owned()
+    let entry = lock
+        .split_once("name = \"gungraun\"\nversion = \"")
+        .map(|(_, rest)| rest);
+    entry
+        .and_then(|rest| rest.split('"').next())
+        .unwrap_or("unknown")
+        .to_owned()
 }
 
 /// Not optimised, which halves the time to build it: it but starts Valgrind and adds up sums.
@@ -138,7 +172,14 @@ fn install_runner(context: &Context) -> bool {
     let runner = callgrind_runner(context);
     let root = runner.parent().and_then(Path::parent).unwrap_or(&runner);
     let mut cargo = context.cargo();
-    cargo.args(["install", "--quiet", "--debug", "--locked", "gungraun-runner", "--version"]);
+    cargo.args([
+        "install",
+        "--quiet",
+        "--debug",
+        "--locked",
+        "gungraun-runner",
+        "--version",
+    ]);
     cargo.arg(runner_version(context)).arg("--root").arg(root);
     runner.is_file() || succeeds(&mut cargo)
 }
@@ -157,7 +198,14 @@ fn apt_get(packages: &[&str]) -> bool {
         if !is_root {
             command.args(["--non-interactive", "env"]);
         }
-        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--yes"]).args(arguments);
+        command
+            .args([
+                "DEBIAN_FRONTEND=noninteractive",
+                "apt-get",
+                "--quiet",
+                "--yes",
+            ])
+            .args(arguments);
         succeeds(&mut command)
     };
     apt_get(&["update"]) && apt_get(&[&["install", "--no-install-recommends"], packages].concat())
@@ -165,11 +213,17 @@ fn apt_get(packages: &[&str]) -> bool {
 
 fn succeeds(command: &mut Command) -> bool {
     announce(command);
-    command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+    command
+        .stdin(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 fn is_quiet_success(command: &mut Command) -> bool {
-    command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+    command
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
@@ -178,5 +232,8 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
 
 fn printed(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,15 +1,18 @@
-//! Shows that the checks can fail: weakens the core or the queue in one place at a time, and expects
-//! the loom model or the test that is named for that place to fail.
+//! Shows that the checks can fail: weakens the core or the queue in one place at a time, and
+//! expects the loom model or the test that is named for that place to fail.
 
 mod models;
 mod tested;
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+
+use crate::sources;
 
 /// One change for the worse, and what must notice.
 struct Mutant {
@@ -35,7 +38,13 @@ struct Suite {
 const SUITES: &[Suite] = &[
     Suite {
         mutants: tested::OF_THE_CORE,
-        arguments: &["--profile", "checked", "--package", "portcullis-core", "--all-features"],
+        arguments: &[
+            "--profile",
+            "checked",
+            "--package",
+            "portcullis-core",
+            "--all-features",
+        ],
         rustflags: "",
     },
     Suite {
@@ -57,12 +66,16 @@ const LIMIT: &str = "600";
 ///
 /// # Errors
 ///
-/// When a test passes that should fail, when a text that is to be replaced is not there once, or when
-/// a test fails on the sources as they are.
+/// When a test passes that should fail, when a text that is to be replaced is not there once, or
+/// when a test fails on the sources as they are.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let benches = BENCHES.map(|name| Bench { place: root.join("target/weaken").join(name) });
-    let all: Vec<_> =
-        SUITES.iter().flat_map(|suite| suite.mutants.iter().map(move |mutant| (suite, mutant))).collect();
+    let benches = BENCHES.map(|name| Bench {
+        place: root.join("target/weaken").join(name),
+    });
+    let all: Vec<_> = SUITES
+        .iter()
+        .flat_map(|suite| suite.mutants.iter().map(move |mutant| (suite, mutant)))
+        .collect();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for bench in &benches {
         bench.set_up(root)?;
@@ -84,7 +97,11 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     });
     let failed = failed.into_inner();
     println!("{} passed, {failed} failed", all.len() - failed);
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} weakened places were not noticed")) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(format!("{failed} weakened places were not noticed"))
+    }
 }
 
 fn report(mutant: &Mutant, outcome: &Result<String, String>) {
@@ -94,7 +111,10 @@ fn report(mutant: &Mutant, outcome: &Result<String, String>) {
     };
     let (file, name) = mutant.test;
     let change = format!("{} -> {}", one_line(mutant.text), one_line(mutant.by));
-    println!("{mark}: {}: {change}\n         {file} {name}: {what}", mutant.file);
+    println!(
+        "{mark}: {}: {change}\n         {file} {name}: {what}",
+        mutant.file
+    );
 }
 
 /// Where mutants are tried, one at a time.
@@ -116,17 +136,22 @@ impl Bench {
         if tree.exists() {
             fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
         }
-        copy(root, &tree).map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))
+        copy(root, &tree)
+            .map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))
     }
 
     /// Runs the tests that are named, on the sources as they are.
     fn try_untouched(&self, suite: &Suite) -> Result<(), String> {
         let tests = || suite.mutants.iter().map(|mutant| mutant.test);
         for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
-            let names = tests().filter(|(other, _)| *other == file).map(|(_, name)| name);
+            let names = tests()
+                .filter(|(other, _)| *other == file)
+                .map(|(_, name)| name);
             let names: BTreeSet<_> = names.collect();
-            let arguments: Vec<_> =
-                ["--test", file, "--", "--exact"].into_iter().chain(names.clone()).collect();
+            let arguments: Vec<_> = ["--test", file, "--", "--exact"]
+                .into_iter()
+                .chain(names.clone())
+                .collect();
             let ran = self.cargo(suite, &arguments)?;
             let text = text_of(&ran);
             if !ran.status.success() {
@@ -134,19 +159,23 @@ impl Bench {
                 return Err(format!("a test of {file} fails on the sources as they are"));
             }
             if !text.contains(&format!("{} passed", names.len())) {
-                return Err(format!("{file} has no test of one of these names: {names:?}"));
+                return Err(format!(
+                    "{file} has no test of one of these names: {names:?}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Tries one mutant, and puts the file back. Returns by what the test noticed, or why that is in
-    /// doubt.
+    /// Tries one mutant, and puts the file back. Returns by what the test noticed, or why that is
+    /// in doubt.
     fn try_mutant(&self, suite: &Suite, mutant: &Mutant) -> Result<String, String> {
         let path = self.tree().join(mutant.file);
-        let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let original =
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let mutated = mutate(&original, mutant)?;
-        let write = |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
+        let write =
+            |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
         write(&mutated)?;
         let outcome = self.expect_failure(suite, mutant.test);
         write(&original)?;
@@ -161,16 +190,26 @@ impl Bench {
         let ran = self.cargo(suite, &["--test", file, "--", "--exact", name])?;
         let text = text_of(&ran);
         if ran.status.success() {
-            Err(if text.contains("1 passed") { "passes" } else { "there is no such test" }.to_owned())
+            Err(if text.contains("1 passed") {
+                "passes"
+            } else {
+                "there is no such test"
+            }
+            .to_owned())
         } else if text.contains("exceeded maximum number of branches") {
             Err(format!("runs for ever, and shows nothing:\n{text}"))
         } else if ran.status.code() == Some(TIMED_OUT) {
             Ok("it does not come to its end".to_owned())
         } else {
-            // The first panic's message is on the line after its place. (Loom may panic once more, and
-            // abort.)
-            let message = text.lines().skip_while(|line| !line.contains("panicked at")).nth(1);
-            message.map(str::to_owned).ok_or_else(|| format!("does not run:\n{text}"))
+            // The first panic's message is on the line after its place. (Loom may panic once more,
+            // and abort.)
+            let message = text
+                .lines()
+                .skip_while(|line| !line.contains("panicked at"))
+                .nth(1);
+            message
+                .map(str::to_owned)
+                .ok_or_else(|| format!("does not run:\n{text}"))
         }
     }
 
@@ -203,39 +242,60 @@ const TIMED_OUT: i32 = 124;
 
 /// `source` with the one change.
 fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
-    let start = only(source, mutant.within)?;
+    let start = only(source, mutant.within)?.start;
     // Functions stand in an `impl`, four spaces in.
-    let length = source[start..].find("\n    }\n").ok_or("the function has no end")?;
-    let at = start + only(&source[start..start + length], mutant.text)?;
-    let (before, after) = (&source[..at], &source[at + mutant.text.len()..]);
+    let length = source[start..]
+        .find("\n    }\n")
+        .ok_or("the function has no end")?;
+    let at = only(&source[start..start + length], mutant.text)?;
+    let (before, after) = (&source[..start + at.start], &source[start + at.end..]);
     Ok([before, mutant.by, after].concat())
 }
 
-/// Where `text` is in `source`, if it is there exactly once.
-fn only(source: &str, text: &str) -> Result<usize, String> {
-    match source.match_indices(text).map(|(at, _)| at).collect::<Vec<_>>()[..] {
-        [at] => Ok(at),
-        [] => Err(format!("{text:?} is not there")),
-        _ => Err(format!("{text:?} is there more than once")),
+/// Where `text` is in `source`, if it is there exactly once. How the two are laid out in lines does
+/// not matter.
+fn only(source: &str, text: &str) -> Result<Range<usize>, String> {
+    let (source, text) = (laid_out(source), laid_out(text));
+    let is_text = |place: &&[(usize, char)]| place.iter().zip(&text).all(|(a, b)| a.1 == b.1);
+    let mut places = source.windows(text.len().max(1)).filter(is_text);
+    match (places.next(), places.next()) {
+        (Some([(start, _), .., (end, last)]), None) => Ok(*start..end + last.len_utf8()),
+        (Some([(start, only)]), None) => Ok(*start..start + only.len_utf8()),
+        (Some(_), Some(_)) => Err(format!("{:?} is there more than once", spelled(&text))),
+        _ => Err(format!("{:?} is not there", spelled(&text))),
     }
 }
 
-/// Copies all sources: everything but build products and what is hidden, apart from cargo's settings.
+/// The characters of a source that no formatting changes, and where they are: no white space, and
+/// no comma before a closing bracket.
+fn laid_out(source: &str) -> Vec<(usize, char)> {
+    let mut characters: Vec<(usize, char)> = Vec::with_capacity(source.len());
+    for (at, character) in source
+        .char_indices()
+        .filter(|(_, character)| !character.is_whitespace())
+    {
+        if matches!(character, ')' | ']' | '}')
+            && characters.last().is_some_and(|last| last.1 == ',')
+        {
+            characters.pop();
+        }
+        characters.push((at, character));
+    }
+    characters
+}
+
+fn spelled(characters: &[(usize, char)]) -> String {
+    characters.iter().map(|(_, character)| character).collect()
+}
+
+/// Copies all sources.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let hidden = name.to_string_lossy().starts_with('.') && name != ".cargo";
-        if hidden || name == "target" {
-            continue;
+    for file in sources::files(from)? {
+        let to = to.join(&file);
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)?;
         }
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            copy(&entry.path(), &to.join(name))?;
-        } else if kind.is_file() {
-            fs::copy(entry.path(), to.join(name))?;
-        }
+        fs::copy(from.join(&file), to)?;
     }
     Ok(())
 }
@@ -247,17 +307,28 @@ fn text_of(output: &Output) -> String {
 
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    if words.is_empty() { "(nothing)".to_owned() } else { words.join(" ") }
+    if words.is_empty() {
+        "(nothing)".to_owned()
+    } else {
+        words.join(" ")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SOURCE: &str = "    fn one() {\n        a(b);\n    }\n\n    fn two() {\n        b(b);\n    }\n";
+    const SOURCE: &str =
+        "    fn one() {\n        a(b);\n    }\n\n    fn two() {\n        b(b);\n    }\n";
 
     fn mutant(within: &'static str, text: &'static str) -> Mutant {
-        Mutant { file: "", within, text, by: "c", test: ("", "") }
+        Mutant {
+            file: "",
+            within,
+            text,
+            by: "c",
+            test: ("", ""),
+        }
     }
 
     #[test]
@@ -284,7 +355,13 @@ mod tests {
     #[test]
     fn a_text_that_is_not_there_once_is_refused() {
         assert!(mutate(SOURCE, &mutant("fn two(", "b")).is_err(), "twice");
-        assert!(mutate(SOURCE, &mutant("fn two(", "a")).is_err(), "in another function");
-        assert!(mutate(SOURCE, &mutant("fn ", "a")).is_err(), "in which function?");
+        assert!(
+            mutate(SOURCE, &mutant("fn two(", "a")).is_err(),
+            "in another function"
+        );
+        assert!(
+            mutate(SOURCE, &mutant("fn ", "a")).is_err(),
+            "in which function?"
+        );
     }
 }

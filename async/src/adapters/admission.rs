@@ -22,7 +22,8 @@ impl<P: Anchored + Clone> Admission<P> {
         Self { queue, wait: None }
     }
 
-    /// Waits for `n` permits: as many as the first poll asks for, whatever later ones do until it is ready. What costs nothing does not wait.
+    /// Waits for `n` permits: as many as the first poll asks for, whatever later ones do until it
+    /// is ready. What costs nothing does not wait.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -32,10 +33,19 @@ impl<P: Anchored + Clone> Admission<P> {
         if n == 0 {
             return Poll::Ready(Ok(nothing(this.queue.clone())));
         }
-        if this.wait.as_ref().as_pin_ref().is_none_or(|wait| wait.is_over()) {
+        if this
+            .wait
+            .as_ref()
+            .as_pin_ref()
+            .is_none_or(|wait| wait.is_over())
+        {
             this.wait.set(Some(Acquire::new(this.queue.clone(), n, n)));
         }
-        let wait = this.wait.as_mut().as_pin_mut().expect("has just been put there");
+        let wait = this
+            .wait
+            .as_mut()
+            .as_pin_mut()
+            .expect("has just been put there");
         let outcome = ready!(wait.poll(context));
         this.wait.set(None);
         Poll::Ready(outcome)

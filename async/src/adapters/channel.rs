@@ -1,18 +1,26 @@
-//! Channels whose writers take permits: at a rate, by item or by size, or for as long as an item is in the channel.
+//! Channels whose writers take permits: at a rate, by item or by size, or for as long as an item is
+//! in the channel.
 //!
-//! [`channel`] joins a bounded channel with a queue of permits. A writer waits first for room, then for the permits of its item, and then sends; so permits are never spent on
-//! an item that has no place. The item carries its lease until it is received, or dropped: a [`Concurrency`] limit bounds what is in the channels that share it, a rate
-//! limits the pace. [`recv_leased`](Receiver::recv_leased) keeps the lease beyond that, while an item is in work.
+//! [`channel`] joins a bounded channel with a queue of permits. A writer waits first for room, then
+//! for the permits of its item, and then sends; so permits are never spent on an item that has no
+//! place. The item carries its lease until it is received, or dropped: a [`Concurrency`] limit
+//! bounds what is in the channels that share it, a rate limits the pace.
+//! [`recv_leased`](Receiver::recv_leased) keeps the lease beyond that, while an item is in work.
 //!
-//! Any number of writers and readers; each item goes to one reader, in the order in which they were sent. Writers are served in their order: for room, and then by the queue.
-//! Any number of channels can share a queue. Either side [closes](Sender::close): writers that wait then get their item back, and readers get what is there still. When all
-//! readers have gone, what is there is dropped, and its permits come back.
+//! Any number of writers and readers; each item goes to one reader, in the order in which they were
+//! sent. Writers are served in their order: for room, and then by the queue. Any number of channels
+//! can share a queue. Either side [closes](Sender::close): writers that wait then get their item
+//! back, and readers get what is there still. When all readers have gone, what is there is dropped,
+//! and its permits come back.
 //!
-//! **Bound.** `capacity` items, with a place each, all of which are allocated at once; a writer that waits for permits has its place already, so that a channel can be full and
-//! empty. And the limiter's.
+//! **Bound.** `capacity` items, with a place each, all of which are allocated at once; a writer
+//! that waits for permits has its place already, so that a channel can be full and empty. And the
+//! limiter's.
 //!
-//! **Cost.** Beside the channel crate's own, two read-modify-writes for an item's place, what the limiter takes, and a clone of the pointer to the queue, so best a `&'static` one. A writer waits
-//! without an allocation. A reader waits as in [async-channel](async_channel), which this stands on: with an allocation; and its waker runs under a lock, and should not panic.
+//! **Cost.** Beside the channel crate's own, two read-modify-writes for an item's place, what the
+//! limiter takes, and a clone of the pointer to the queue, so best a `&'static` one. A writer waits
+//! without an allocation. A reader waits as in [async-channel](async_channel), which this stands
+//! on: with an allocation; and its waker runs under a lock, and should not panic.
 //!
 //! ```
 //! use core::num::NonZero;
@@ -21,20 +29,27 @@
 //! use portcullis_core::{ManualClock, Rate, TokenBucket};
 //!
 //! // Two at once, and one each second.
-//! static PACE: Queue<TokenBucket, ManualClock> =
-//!     Queue::new(TokenBucket::new(Rate::per_second(1), 2), ManualClock::new(), 100);
+//! static PACE: Queue<TokenBucket, ManualClock> = Queue::new(
+//!     TokenBucket::new(Rate::per_second(1), 2),
+//!     ManualClock::new(),
+//!     100,
+//! );
 //!
 //! let (sender, receiver) = channel(&PACE, NonZero::new(3).unwrap(), PerItem);
 //! sender.try_send("first").unwrap();
 //! sender.try_send("second").unwrap();
 //! // There is room for it, but the bucket is empty.
-//! assert!(matches!(sender.try_send("third"), Err(TrySendError::Denied { item: "third", .. })));
+//! assert!(matches!(
+//!     sender.try_send("third"),
+//!     Err(TrySendError::Denied { item: "third", .. })
+//! ));
 //! assert_eq!(receiver.try_recv(), Ok("first"));
 //! ```
 //!
 //! # Shutting down
 //!
-//! Close the channel, and the queue; have the readers take what is there; and wait until every lease has come back:
+//! Close the channel, and the queue; have the readers take what is there; and wait until every
+//! lease has come back:
 //!
 //! ```
 //! use core::num::NonZero;
@@ -43,7 +58,8 @@
 //! use portcullis_core::{Concurrency, ManualClock};
 //!
 //! // Up to four jobs in the channel or in work.
-//! static JOBS: Queue<Concurrency, ManualClock> = Queue::new(Concurrency::new(4), ManualClock::new(), 100);
+//! static JOBS: Queue<Concurrency, ManualClock> =
+//!     Queue::new(Concurrency::new(4), ManualClock::new(), 100);
 //!
 //! let (sender, receiver) = channel(&JOBS, NonZero::new(4).unwrap(), PerItem);
 //! let workers: Vec<_> = (0..2)
@@ -71,7 +87,13 @@
 //!     JOBS.close();
 //!     JOBS.drained().await;
 //! });
-//! assert_eq!(workers.into_iter().map(|worker| worker.join().unwrap()).sum::<i32>(), 100);
+//! assert_eq!(
+//!     workers
+//!         .into_iter()
+//!         .map(|worker| worker.join().unwrap())
+//!         .sum::<i32>(),
+//!     100
+//! );
 //! ```
 
 mod error;
@@ -91,39 +113,54 @@ use super::weight::Weight;
 use crate::acquire::Anchored;
 use crate::queue::Queue;
 
-/// A channel with room for `capacity` items, of which each takes as many permits of `queue` as `weight` says: [`PerItem`](crate::PerItem), or a function of the item.
+/// A channel with room for `capacity` items, of which each takes as many permits of `queue` as
+/// `weight` says: [`PerItem`](crate::PerItem), or a function of the item.
 ///
-/// `P` points to the queue: `&'static Queue`, `Arc<Queue>`, `&Queue`, or [a key's place](crate::QueueKey).
+/// `P` points to the queue: `&'static Queue`, `Arc<Queue>`, `&Queue`, or [a key's
+/// place](crate::QueueKey).
 ///
 /// # Panics
 ///
-/// If the capacity is more than a [`Concurrency`] can count: 2^30 - 1, and 2^14 - 1 on targets without 64-bit atomics.
+/// If the capacity is more than a [`Concurrency`] can count: 2^30 - 1, and 2^14 - 1 on targets
+/// without 64-bit atomics.
 ///
 /// ```
 /// use core::num::NonZero;
-/// use std::sync::Arc;
 /// use portcullis_async::Queue;
 /// use portcullis_async::channel::channel;
 /// use portcullis_core::{Concurrency, ManualClock};
+/// use std::sync::Arc;
 ///
 /// // Up to 1,000 bytes in the channel, in up to 100 lines.
-/// let bytes: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1_000), ManualClock::new(), 1_000));
+/// let bytes: Arc<Queue<_, _>> = Arc::new(Queue::new(
+///     Concurrency::new(1_000),
+///     ManualClock::new(),
+///     1_000,
+/// ));
 /// let size = |line: &String| line.len() as u32;
-/// let (sender, receiver) = channel(Arc::clone(&bytes), NonZero::new(100).unwrap(), size);
+/// let (sender, receiver) =
+///     channel(Arc::clone(&bytes), NonZero::new(100).unwrap(), size);
 /// sender.try_send("x".repeat(600)).unwrap();
 /// assert!(sender.try_send("x".repeat(600)).is_err());
 /// assert_eq!(bytes.available(), 400);
 /// receiver.try_recv().unwrap();
 /// assert_eq!(bytes.available(), 1_000);
 /// ```
-pub fn channel<T, P, W>(queue: P, capacity: NonZero<u32>, weight: W) -> (Sender<T, P, W>, Receiver<T, P>)
+pub fn channel<T, P, W>(
+    queue: P,
+    capacity: NonZero<u32>,
+    weight: W,
+) -> (Sender<T, P, W>, Receiver<T, P>)
 where
     P: Anchored + Clone,
     W: Weight<T>,
 {
     let room = Arc::new(Room::new(capacity.get()));
     let (sender, receiver) = async_channel::bounded(capacity.get() as usize);
-    (Sender::new(sender, Arc::clone(&room), queue, weight), Receiver::new(receiver, room))
+    (
+        Sender::new(sender, Arc::clone(&room), queue, weight),
+        Receiver::new(receiver, room),
+    )
 }
 
 /// What is sent: an item, and its permits.
@@ -131,10 +168,12 @@ type Leased<T, P> = (T, Lease<P>);
 
 /// The places of a channel, and its end.
 ///
-/// **Invariant.** An item in the channel has a permit of `places`; so the channel has room for whoever holds one.
+/// **Invariant.** An item in the channel has a permit of `places`; so the channel has room for
+/// whoever holds one.
 struct Room {
     places: Places,
-    /// Its one permit is never given back: who waits for it waits until it closes, without an allocation.
+    /// Its one permit is never given back: who waits for it waits until it closes, without an
+    /// allocation.
     end: Places,
 }
 
@@ -145,10 +184,14 @@ impl Room {
         let end = Queue::new(Concurrency::new(1), Timeless, u64::MAX);
         let taken = end.try_acquire(1).map(Lease::forget);
         debug_assert!(taken == Ok(1), "it is new");
-        Self { places: Queue::new(Concurrency::new(capacity), Timeless, u64::MAX), end }
+        Self {
+            places: Queue::new(Concurrency::new(capacity), Timeless, u64::MAX),
+            end,
+        }
     }
 
-    /// Closes the channel by `close`, and refuses those who wait, and those who come: all of them, also if a waker panics.
+    /// Closes the channel by `close`, and refuses those who wait, and those who come: all of them,
+    /// also if a waker panics.
     fn close(&self, close: impl FnOnce() -> bool) -> bool {
         let _end = Finally(|| {
             self.end.close();

@@ -23,7 +23,8 @@ struct Piece(NonZero<u32>);
 impl Piece {
     const DEFAULT: Self = Self(NonZero::new(16 * 1024).unwrap());
 
-    /// At most half of what the limiter can ever hold, as it is set now: so what comes in while one is in use is not lost.
+    /// At most half of what the limiter can ever hold, as it is set now: so what comes in while one
+    /// is in use is not lost.
     fn of<P: Anchored>(&self, admission: &Admission<P>) -> usize {
         let most = u32::try_from(admission.queue.capacity() / 2).unwrap_or(u32::MAX);
         self.0.get().min(most).max(1) as usize
@@ -49,7 +50,8 @@ macro_rules! limited {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+            /// # let queue: Queue<_, _> =
+            /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
             /// ```
@@ -57,14 +59,17 @@ macro_rules! limited {
                 Self { inner, flow: $flow::new(queue) }
             }
 
-            /// For how many bytes it takes permits at once, at most; and at most for half of the limiter's capacity. Default: 16 KiB. Transfers that all wait get shares as their pieces are
-            /// to each other; larger ones cost less, as far as the buffers are as large; smaller ones flow more evenly.
+            /// For how many bytes it takes permits at once, at most; and at most for half of the
+            /// limiter's capacity. Default: 16 KiB. Transfers that all wait get shares as their
+            /// pieces are to each other; larger ones cost less, as far as the buffers are as large;
+            /// smaller ones flow more evenly.
             ///
             /// ```
             /// # use core::num::NonZero;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+            /// # let queue: Queue<_, _> =
+            /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// let evenly = limited.with_piece(NonZero::new(512).unwrap());
             /// # _ = evenly;
@@ -80,7 +85,8 @@ macro_rules! limited {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+            /// # let queue: Queue<_, _> =
+            /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
             /// ```
@@ -94,7 +100,8 @@ macro_rules! limited {
             /// # use std::pin::pin;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+            /// # let queue: Queue<_, _> =
+            /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = pin!(portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue));")]
             /// limited.get_pin_mut().set_position(1);
             /// ```
@@ -114,21 +121,31 @@ macro_rules! limited {
 limited! {
     /// A reader limited in bytes: an `AsyncRead` of futures-io or of tokio.
     ///
-    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey). Writing passes as it is, so that
-    /// [`LimitedWrite`] around this one limits both, by one queue or by two.
+    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`,
+    /// or [a key's place](crate::QueueKey). Writing passes as it is, so that [`LimitedWrite`]
+    /// around this one limits both, by one queue or by two.
     ///
-    /// It takes permits for what has been read, and hands it out when it has them: so a reader that has nothing to read takes none, and none is paid for what does not come. What
-    /// has to wait is kept here, up to a [piece](Self::with_piece); what need not is not copied. Those that wait ask for a piece each, whatever their buffers, and so get the same share.
+    /// It takes permits for what has been read, and hands it out when it has them: so a reader that
+    /// has nothing to read takes none, and none is paid for what does not come. What has to wait is
+    /// kept here, up to a [piece](Self::with_piece); what need not is not copied. Those that wait
+    /// ask for a piece each, whatever their buffers, and so get the same share.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, a reader that is not polled when it has its permits hands out up to a piece later, on top. For a rate in bytes each second, a token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms of
-    /// the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back as bytes are handed out.)
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, a reader that is not polled when
+    /// it has its permits hands out up to a piece later, on top. For a rate in bytes each second, a
+    /// token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms
+    /// of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose
+    /// permits come back as bytes are handed out.)
     ///
-    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What waits
-    /// [stays](Self::waiting), and the next read asks again.
+    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or
+    /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What
+    /// waits [stays](Self::waiting), and the next read asks again.
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it
+    /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
     ///
-    /// **Cost.** Each read asks the limiter; the waits of the queue; an allocation of a piece for the first that has to wait, which is kept. A task that waits for permits is woken when it has them, and at most once more, by what is within.
+    /// **Cost.** Each read asks the limiter; the waits of the queue; an allocation of a piece for
+    /// the first that has to wait, which is kept. A task that waits for permits is woken when it
+    /// has them, and at most once more, by what is within.
     ///
     /// ```
     /// use std::pin::pin;
@@ -158,7 +175,8 @@ impl<T, P: Anchored> LimitedRead<T, P> {
     /// ```
     /// # use portcullis_async::{LimitedRead, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// # let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
+    /// # let queue: Queue<_, _> =
+    /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
     /// let limited = LimitedRead::new(std::io::Cursor::new([7]), &queue);
     /// assert!(limited.waiting().is_empty());
     /// ```
@@ -170,22 +188,31 @@ impl<T, P: Anchored> LimitedRead<T, P> {
 limited! {
     /// A writer limited in bytes: an `AsyncWrite` of futures-io or of tokio.
     ///
-    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey). Reading passes as it is, so that
-    /// [`LimitedRead`] around this one limits both, by one queue or by two.
+    /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`,
+    /// or [a key's place](crate::QueueKey). Reading passes as it is, so that [`LimitedRead`] around
+    /// this one limits both, by one queue or by two.
     ///
-    /// It takes permits for what is to be written, up to a [piece](Self::with_piece), and writes it when it has them. What the writer within does not take of it at once may be written at any later
-    /// time; closed or dropped, this gives the permits back, as far as the limiter can take them. Those that wait get shares as what they write at once is to each other: the same share, where
-    /// that is a piece or more.
+    /// It takes permits for what is to be written, up to a [piece](Self::with_piece), and writes it
+    /// when it has them. What the writer within does not take of it at once may be written at any
+    /// later time; closed or dropped, this gives the permits back, as far as the limiter can take
+    /// them. Those that wait get shares as what they write at once is to each other: the same
+    /// share, where that is a piece or more.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, a writer that stands still may write up to a piece on top. For a rate in bytes each second, a token bucket: its burst is best a piece or
-    /// two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back when a piece is written.)
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, a writer that stands still may
+    /// write up to a piece on top. For a rate in bytes each second, a token bucket: its burst is
+    /// best a piece or two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing
+    /// is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back when a
+    /// piece is written.)
     ///
-    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing has been written
-    /// then. Vectored writes go slice by slice.
+    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or
+    /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing
+    /// has been written then. Vectored writes go slice by slice.
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it
+    /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
+    /// woken once, when it has them.
     ///
     /// ```
     /// use std::pin::pin;

@@ -3,7 +3,8 @@ use portcullis_core::{Lease, Receipt};
 use crate::acquire::{Anchored, Queued};
 use crate::hall::Waits;
 
-/// Permits for what has not passed yet: dropped, what was not spent is refunded, as far as the limiter can take it back.
+/// Permits for what has not passed yet: dropped, what was not spent is refunded, as far as the
+/// limiter can take it back.
 pub(crate) struct Unspent<P: Anchored> {
     /// Until it is dropped, or taken out.
     lease: Option<Lease<P>>,
@@ -12,7 +13,10 @@ pub(crate) struct Unspent<P: Anchored> {
 
 impl<P: Anchored> Unspent<P> {
     pub(crate) const fn new(lease: Lease<P>) -> Self {
-        Self { lease: Some(lease), spent: 0 }
+        Self {
+            lease: Some(lease),
+            spent: 0,
+        }
     }
 
     pub(crate) fn left(&self) -> u32 {

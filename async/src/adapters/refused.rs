@@ -6,7 +6,10 @@ use crate::rejected::Rejected;
 ///
 /// ```
 /// use portcullis_async::{Refused, Rejected};
-/// let refused = Refused { item: "late", rejected: Rejected::Closed { permits: 1 } };
+/// let refused = Refused {
+///     item: "late",
+///     rejected: Rejected::Closed { permits: 1 },
+/// };
 /// assert_eq!(refused.to_string(), "an item is refused: closed");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +29,9 @@ impl<T> fmt::Display for Refused<T> {
 /// Without the item, which may be anything.
 impl<T> fmt::Debug for Refused<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("rejected", &self.rejected).finish_non_exhaustive()
+        f.debug_struct("Refused")
+            .field("rejected", &self.rejected)
+            .finish_non_exhaustive()
     }
 }
 

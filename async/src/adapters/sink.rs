@@ -13,20 +13,28 @@ use super::weight::Weight;
 use crate::acquire::Anchored;
 
 pin_project! {
-    /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on, and gives them back as it goes.
+    /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on,
+    /// and gives them back as it goes.
     ///
-    /// `P` points to the queue, and `weight` says how many permits an item takes: as of a [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is
-    /// ready for it, so that as a rule no permits are spent on what cannot go on; it waits here, and goes on with the next call that polls;
-    /// meanwhile the sink within is flushed. One item waits at a time.
+    /// `P` points to the queue, and `weight` says how many permits an item takes: as of a
+    /// [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is ready for
+    /// it, so that as a rule no permits are spent on what cannot go on; it waits here, and goes on
+    /// with the next call that polls; meanwhile the sink within is flushed. One item waits at a
+    /// time.
     ///
-    /// An item that is refused comes back in the error of the next call that says what has become of it: of a flush or a close, which then has to be asked for again; or of giving in the next item
-    /// (`start_send`, and so `feed` and `send`), which has its place here then, and may pass, though that call has failed. So no item is lost. If the sink is a stream as well, that passes as it is.
+    /// An item that is refused comes back in the error of the next call that says what has become
+    /// of it: of a flush or a close, which then has to be asked for again; or of giving in the next
+    /// item (`start_send`, and so `feed` and `send`), which has its place here then, and may pass,
+    /// though that call has failed. So no item is lost. If the sink is a stream as well, that
+    /// passes as it is.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its permits and was not polled.
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its
+    /// permits and was not polled.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them; and by the sink within, while that flushes.
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
+    /// woken once, when it has them; and by the sink within, while that flushes.
     ///
     /// ```
     /// use std::pin::pin;
@@ -34,7 +42,8 @@ pin_project! {
     /// use portcullis_async::{LimitedSink, PerItem, Queue};
     /// use portcullis_core::{ManualClock, Rate, TokenBucket};
     ///
-    /// let queue: Queue<_, _> = Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
+    /// let queue: Queue<_, _> =
+    ///     Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
     /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
     /// futures_executor::block_on(async {
     ///     out.send("first").await.unwrap();
@@ -68,12 +77,25 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// # use futures_util::SinkExt;
     /// # use portcullis_async::{LimitedSink, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9));
-    /// let mut out = Box::pin(LimitedSink::new(Vec::new(), queue, |item: &&str| item.len() as u32));
+    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    ///     TokenBucket::new(Rate::per_second(9), 9),
+    ///     ManualClock::new(),
+    ///     9,
+    /// ));
+    /// let mut out = Box::pin(LimitedSink::new(Vec::new(), queue, |item: &&str| {
+    ///     item.len() as u32
+    /// }));
     /// futures_executor::block_on(out.send("by size")).unwrap();
     /// ```
     pub const fn new(sink: S, queue: P, weight: W) -> Self {
-        Self { sink, admission: Admission::new(queue), weight, next: None, permits: None, refused: None }
+        Self {
+            sink,
+            admission: Admission::new(queue),
+            weight,
+            next: None,
+            permits: None,
+            refused: None,
+        }
     }
 
     /// The sink within. An item that waits is not in it yet.
@@ -110,16 +132,24 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), SinkError<T, S::Error>>> {
         ready!(self.as_mut().poll_item(context))?;
-        Poll::Ready(self.project().refused.take().map_or(Ok(()), |refused| Err(SinkError::Refused(refused))))
+        Poll::Ready(
+            self.project()
+                .refused
+                .take()
+                .map_or(Ok(()), |refused| Err(SinkError::Refused(refused))),
+        )
     }
 
-    /// Lets the item that waits go on, if one does. Those before it are not to wait for its permits.
+    /// Lets the item that waits go on, if one does. Those before it are not to wait for its
+    /// permits.
     fn poll_item(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), SinkError<T, S::Error>>> {
         let mut this = self.project();
-        let Some((_, weight)) = this.next else { return Poll::Ready(Ok(())) };
+        let Some((_, weight)) = this.next else {
+            return Poll::Ready(Ok(()));
+        };
         if this.permits.is_none() {
             match this.admission.poll(context, *weight) {
                 Poll::Ready(Ok(lease)) => *this.permits = Some(Unspent::new(lease)),
@@ -150,7 +180,10 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
     type Error = SinkError<T, S::Error>;
 
     /// Also where the item before was refused: that is told when the next one is safe.
-    fn poll_ready(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Self::Error>> {
         ready!(self.as_mut().poll_item(context))?;
         let this = self.project();
         if this.refused.is_some() {
@@ -169,20 +202,37 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
     /// If `poll_ready` has not been ready since the last item.
     fn start_send(self: Pin<&mut Self>, item: T) -> Result<(), Self::Error> {
         let this = self.project();
-        assert!(this.next.is_none(), "a sink takes an item when it is ready for one");
+        assert!(
+            this.next.is_none(),
+            "a sink takes an item when it is ready for one"
+        );
         let permits = this.weight.permits(&item);
         *this.next = Some((item, permits));
-        this.refused.take().map_or(Ok(()), |refused| Err(SinkError::Refused(refused)))
+        this.refused
+            .take()
+            .map_or(Ok(()), |refused| Err(SinkError::Refused(refused)))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Self::Error>> {
         ready!(self.as_mut().poll_passed(context))?;
-        self.project().sink.poll_flush(context).map_err(SinkError::Sink)
+        self.project()
+            .sink
+            .poll_flush(context)
+            .map_err(SinkError::Sink)
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Self::Error>> {
         ready!(self.as_mut().poll_passed(context))?;
-        self.project().sink.poll_close(context).map_err(SinkError::Sink)
+        self.project()
+            .sink
+            .poll_close(context)
+            .map_err(SinkError::Sink)
     }
 }
 
@@ -201,7 +251,9 @@ impl<S: Stream, P: Anchored, W, T> Stream for LimitedSink<S, P, W, T> {
 
 impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitedSink").field("sink", &self.sink).finish_non_exhaustive()
+        f.debug_struct("LimitedSink")
+            .field("sink", &self.sink)
+            .finish_non_exhaustive()
     }
 }
 
@@ -209,12 +261,19 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 ///
 /// ```
 /// use portcullis_async::{Refused, Rejected, SinkError};
-/// let refused = Refused { item: "late", rejected: Rejected::Closed { permits: 1 } };
-/// assert_eq!(SinkError::<_, std::io::Error>::Refused(refused).to_string(), "an item is refused: closed");
+/// let refused = Refused {
+///     item: "late",
+///     rejected: Rejected::Closed { permits: 1 },
+/// };
+/// assert_eq!(
+///     SinkError::<_, std::io::Error>::Refused(refused).to_string(),
+///     "an item is refused: closed"
+/// );
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkError<T, E> {
-    /// This item did not get its permits: the one before, if the call was to give in another one, which has its place then.
+    /// This item did not get its permits: the one before, if the call was to give in another one,
+    /// which has its place then.
     Refused(Refused<T>),
     /// The sink within has failed.
     Sink(E),

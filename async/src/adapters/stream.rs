@@ -14,20 +14,25 @@ use super::weight::Weight;
 use crate::acquire::Anchored;
 
 pin_project! {
-    /// A stream whose items come at a rate: each waits for its permits in a queue, and gives them back as it comes out.
+    /// A stream whose items come at a rate: each waits for its permits in a queue, and gives them
+    /// back as it comes out.
     ///
-    /// `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's place](crate::QueueKey); `weight` says how many permits an item takes. One item at a
-    /// time is taken from the stream, and then waits; it is dropped with this one. An item that is refused comes as an error, with the reason, and the stream goes on: the
-    /// queue is full or closed, or can never grant as much. So a queue that stays open, has room for all who wait, and a burst of the heaviest item, refuses none. If the stream is a sink
-    /// as well, that passes as it is.
+    /// `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's
+    /// place](crate::QueueKey); `weight` says how many permits an item takes. One item at a time is
+    /// taken from the stream, and then waits; it is dropped with this one. An item that is refused
+    /// comes as an error, with the reason, and the stream goes on: the queue is full or closed, or
+    /// can never grant as much. So a queue that stays open, has room for all who wait, and a burst
+    /// of the heaviest item, refuses none. If the stream is a sink as well, that passes as it is.
     ///
     /// To bound how many items are in work, [`LeasedStream`] yields the leases as well.
     ///
     /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its permits and was not polled.
+    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its
+    /// permits and was not polled.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is woken once, when it has them.
+    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
+    /// woken once, when it has them.
     ///
     /// ```
     /// use std::pin::pin;
@@ -58,12 +63,23 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// # use futures_util::stream;
     /// # use portcullis_async::{LimitedStream, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9));
-    /// let sized = LimitedStream::new(stream::iter(["by", "size"]), queue, |item: &&str| item.len() as u32);
-    /// assert_eq!(futures_executor::block_on_stream(Box::pin(sized)).count(), 2);
+    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    ///     TokenBucket::new(Rate::per_second(9), 9),
+    ///     ManualClock::new(),
+    ///     9,
+    /// ));
+    /// let sized = LimitedStream::new(stream::iter(["by", "size"]), queue, |item: &&str| {
+    ///     item.len() as u32
+    /// });
+    /// assert_eq!(
+    ///     futures_executor::block_on_stream(Box::pin(sized)).count(),
+    ///     2
+    /// );
     /// ```
     pub const fn new(stream: S, queue: P, weight: W) -> Self {
-        Self { leased: LeasedStream::new(stream, queue, weight) }
+        Self {
+            leased: LeasedStream::new(stream, queue, weight),
+        }
     }
 
     /// The stream within.
@@ -110,8 +126,9 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LimitedStrea
 }
 
 pin_project! {
-    /// As [`LimitedStream`], but each item comes with its lease: permits of a [`Concurrency`](portcullis_core::Concurrency) limit are in use until that is dropped, and so bound
-    /// how many items are in work at once.
+    /// As [`LimitedStream`], but each item comes with its lease: permits of a
+    /// [`Concurrency`](portcullis_core::Concurrency) limit are in use until that is dropped, and so
+    /// bound how many items are in work at once.
     ///
     /// ```
     /// use std::pin::pin;
@@ -153,7 +170,12 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     /// assert_eq!(futures_executor::block_on_stream(Box::pin(jobs)).count(), 1);
     /// ```
     pub const fn new(stream: S, queue: P, weight: W) -> Self {
-        Self { stream, admission: Admission::new(queue), weight, next: None }
+        Self {
+            stream,
+            admission: Admission::new(queue),
+            weight,
+            next: None,
+        }
     }
 
     /// The stream within.
@@ -194,7 +216,9 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LeasedStream
         let permits = if let Some((_, permits)) = this.next {
             *permits
         } else {
-            let Some(item) = ready!(this.stream.poll_next(context)) else { return Poll::Ready(None) };
+            let Some(item) = ready!(this.stream.poll_next(context)) else {
+                return Poll::Ready(None);
+            };
             let permits = this.weight.permits(&item);
             *this.next = Some((item, permits));
             permits
@@ -210,7 +234,10 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LeasedStream
     fn size_hint(&self) -> (usize, Option<usize>) {
         let waiting = usize::from(self.next.is_some());
         let (least, most) = self.stream.size_hint();
-        (least.saturating_add(waiting), most.and_then(|most| most.checked_add(waiting)))
+        (
+            least.saturating_add(waiting),
+            most.and_then(|most| most.checked_add(waiting)),
+        )
     }
 }
 
@@ -258,12 +285,16 @@ impl<T, S: Stream + Sink<T>, P: Anchored + Clone, W> Sink<T> for LeasedStream<S,
 
 impl<S: Stream + fmt::Debug, P: Anchored, W> fmt::Debug for LimitedStream<S, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitedStream").field("stream", &self.leased.stream).finish_non_exhaustive()
+        f.debug_struct("LimitedStream")
+            .field("stream", &self.leased.stream)
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: Stream + fmt::Debug, P: Anchored, W> fmt::Debug for LeasedStream<S, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeasedStream").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("LeasedStream")
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
     }
 }

@@ -20,7 +20,8 @@ use crate::sync::atomic::fence;
 use crate::wakes::Wakes;
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Puts a newcomer into its line, if it is plain that it has to wait, and that there is room for it; takes its waker then.
+    /// Puts a newcomer into its line, if it is plain that it has to wait, and that there is room
+    /// for it; takes its waker then.
     ///
     /// # Safety
     ///
@@ -39,7 +40,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         let Node { key, wish, .. } = unsafe { &*node.as_ptr() };
         let bin = S::bin(*key, B);
         let head = inner.bins[bin].head(*key);
-        let Options { order, max_permits, max_waiters, .. } = self.options;
+        let Options {
+            order,
+            max_permits,
+            max_waiters,
+            ..
+        } = self.options;
         let is_plain = order == Order::OldestFirst
             && head.is_some()
             && !inner.closed
@@ -114,7 +120,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     ) -> Step<Result<Taken<'_, S, C, R, H, B>, Rejected>> {
         self.raise(Self::bit(key));
         let now = self.clock.now();
-        let Wish { min, max, deadline, .. } = wish;
+        let Wish {
+            min, max, deadline, ..
+        } = wish;
         if inner.closed {
             return Step::Settled(Err(Rejected::Closed { permits: min }));
         }
@@ -125,7 +133,12 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         if self.options.order == Order::NewestFirst || head.is_none() {
             // Left if the limiter panics: it may have taken, and given back.
             let mut mark = self.marks.unless_forgotten(Self::bit(key));
-            let taken = take(min, max, || limiter.available_at(now), |n| limiter.take_at(now, n));
+            let taken = take(
+                min,
+                max,
+                || limiter.available_at(now),
+                |n| limiter.take_at(now, n),
+            );
             mark.bits = 0;
             match taken {
                 // To be given back if a waker panics before it is anybody's.
@@ -160,17 +173,27 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             };
             if too_late || deadline <= now {
                 inner.counts.late = inner.counts.late.wrapping_add(1);
-                return Step::Settled(Err(Rejected::Deadline { permits: min, retry }));
+                return Step::Settled(Err(Rejected::Deadline {
+                    permits: min,
+                    retry,
+                }));
             }
         }
-        let Options { order, max_permits, max_waiters, .. } = self.options;
+        let Options {
+            order,
+            max_permits,
+            max_waiters,
+            ..
+        } = self.options;
         let fits = |inner: &Inner<S::Key, B>| {
             let line = Bin::room(inner.bins[bin].head(key));
             inner.counts.waiters < max_waiters && line + wish.room() <= max_permits
         };
         let could_fit = max_waiters > 0 && wish.room() <= max_permits;
         while could_fit && order == Order::NewestFirst && !fits(inner) {
-            let Some(head) = inner.bins[bin].head(key) else { break };
+            let Some(head) = inner.bins[bin].head(key) else {
+                break;
+            };
             if wakes.is_full() {
                 return Step::Again;
             }
@@ -183,14 +206,21 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         inner.counts.refused = inner.counts.refused.wrapping_add(1);
         let retry = retry(self.ahead(inner, key));
         Step::Settled(Err(if is_refused {
-            Rejected::Refused { permits: min, retry }
+            Rejected::Refused {
+                permits: min,
+                retry,
+            }
         } else {
-            Rejected::QueueFull { permits: min, retry }
+            Rejected::QueueFull {
+                permits: min,
+                retry,
+            }
         }))
     }
 
-    /// Raises the gate, before the limiter is asked whether one has to wait: as `grant` gives back before it looks.
-    /// If it is raised already, all that was given back before somebody looked at it is seen: it was raised under the lock.
+    /// Raises the gate, before the limiter is asked whether one has to wait: as `grant` gives back
+    /// before it looks. If it is raised already, all that was given back before somebody looked at
+    /// it is seen: it was raised under the lock.
     pub(super) fn raise(&self, bit: usize) {
         if self.gate.load(Relaxed) & bit == 0 {
             self.gate.fetch_or(bit, Relaxed);
@@ -207,8 +237,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Puts a node into the line of `head`, and takes its waker. If the clock panics, the waker stays where it
-    /// is, to be dropped outside of the lock.
+    /// Puts a node into the line of `head`, and takes its waker. If the clock panics, the waker
+    /// stays where it is, to be dropped outside of the lock.
     ///
     /// # Safety
     ///
@@ -227,7 +257,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         unsafe {
             let Node { key, wish, .. } = &*node.as_ptr();
             let (bin, min) = (S::bin(*key, B), wish.min);
-            let end = if self.options.order == Order::OldestFirst { End::Tail } else { End::Head };
+            let end = if self.options.order == Order::OldestFirst {
+                End::Tail
+            } else {
+                End::Head
+            };
             if H::TIMES {
                 (*node.as_ptr()).since = self.clock.now();
             }
@@ -250,7 +284,12 @@ enum Step<T> {
 }
 
 /// When a request can be granted that has `ahead` permits before it, at the earliest.
-pub(crate) fn earliest<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, ahead: u64, permits: u32) -> Retry {
+pub(crate) fn earliest<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    ahead: u64,
+    permits: u32,
+) -> Retry {
     match limiter.peek_at(now, permits) {
         Ok(_) | Err(Denied::Exhausted { .. }) => {}
         // Whoever is before it is told the same.

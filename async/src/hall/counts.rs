@@ -11,9 +11,11 @@
 pub struct QueueCounts {
     /// Those who wait.
     pub waiters: u32,
-    /// The permits that they wait for: of each the fewest that it takes. (In the queue's bound each counts as one at least.)
+    /// The permits that they wait for: of each the fewest that it takes. (In the queue's bound each
+    /// counts as one at least.)
     pub permits: u64,
-    /// Granted after a wait, so far; what was granted at once is not counted here. Wrapping, as all that follow.
+    /// Granted after a wait, so far; what was granted at once is not counted here. Wrapping, as all
+    /// that follow.
     pub granted: u64,
     /// Refused because the queue was full, whether or not the limiter would have granted anything.
     pub refused: u64,

@@ -1,9 +1,10 @@
 //! Seeing to it that what is due is granted in time.
 //!
 //! The queue itself sees to it, woken by its timer; or a task that drives it; or any call of
-//! `advance`. A thread that waits does so as well, whether or not another driver is there: it sleeps
-//! until the next instant at which something is due, so that it needs no timer that cannot run while
-//! the thread sleeps. `crew.rs` chooses the driver in charge; this file is what a driver does.
+//! `advance`. A thread that waits does so as well, whether or not another driver is there: it
+//! sleeps until the next instant at which something is due, so that it needs no timer that cannot
+//! run while the thread sleeps. `crew.rs` chooses the driver in charge; this file is what a driver
+//! does.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -72,15 +73,20 @@ pub(crate) struct Look {
 }
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept in
-    /// `wakes`. Returns `None` to the queue itself if the lock is held: its holder wakes it again.
+    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept
+    /// in `wakes`. Returns `None` to the queue itself if the lock is held: its holder wakes it
+    /// again.
     ///
     /// # Safety
     ///
     /// A driver's node is neither moved nor dropped before it has left.
     pub(crate) unsafe fn next(&self, caller: Caller<'_>, wakes: &mut Wakes) -> Option<Look> {
         if matches!(caller, Caller::Passer) && self.gate.load(Relaxed) & !CLOSED == 0 {
-            return Some(Look { next: Next::Idle, drives: false, turn: 0 });
+            return Some(Look {
+                next: Next::Idle,
+                drives: false,
+                turn: 0,
+            });
         }
         loop {
             let mut waker = caller.waker().cloned();
@@ -97,7 +103,11 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                     due => Next::At(due),
                 };
                 // The rest is granted without the lock.
-                (!wakes.is_full()).then(|| Look { next, drives, turn: self.turns.load(Relaxed) })
+                (!wakes.is_full()).then(|| Look {
+                    next,
+                    drives,
+                    turn: self.turns.load(Relaxed),
+                })
             };
             let look = match caller {
                 // It may be told in a release.
@@ -121,7 +131,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         look.map_or(Next::Idle, |look| look.next)
     }
 
-    /// How many of those have come who arm the timer: after one has armed it, it sees at least those that have armed it before.
+    /// How many of those have come who arm the timer: after one has armed it, it sees at least
+    /// those that have armed it before.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(SeqCst)
     }

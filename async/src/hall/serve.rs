@@ -20,8 +20,14 @@ use crate::sync::atomic::fence;
 use crate::wakes::Wakes;
 
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Settles all who can be: what is due, in the order of time, and then the lines of which something was released: that of `key`, and those in the bins that are marked.
-    pub(super) fn drain(&self, inner: &mut Inner<S::Key, B>, wakes: &mut Wakes, key: Option<S::Key>) {
+    /// Settles all who can be: what is due, in the order of time, and then the lines of which
+    /// something was released: that of `key`, and those in the bins that are marked.
+    pub(super) fn drain(
+        &self,
+        inner: &mut Inner<S::Key, B>,
+        wakes: &mut Wakes,
+        key: Option<S::Key>,
+    ) {
         // Before the limiters are asked, so that what comes after is marked anew.
         let mut marks = self.marks.take();
         if marks.bits & TIME != 0 {
@@ -55,7 +61,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             self.serve(inner, wakes, head, now, now);
         }
         while marks.bits != 0 {
-            let heads = inner.bins.get(marks.bits.trailing_zeros() as usize).map(Bin::heads);
+            let heads = inner
+                .bins
+                .get(marks.bits.trailing_zeros() as usize)
+                .map(Bin::heads);
             for head in heads.into_iter().flatten() {
                 if wakes.is_full() {
                     return;
@@ -79,7 +88,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Attends to what `is_due`, in the order of time; `false` if there is no room for more wakers before that is done.
+    /// Attends to what `is_due`, in the order of time; `false` if there is no room for more wakers
+    /// before that is done.
     pub(super) fn keep_agenda(
         &self,
         inner: &mut Inner<S::Key, B>,
@@ -108,8 +118,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         true
     }
 
-    /// How long ago something may have been due, to be granted as of then. Not where newcomers, or others, take past those who wait: they may have done so since, by more than a limiter stands if the clock
-    /// has gone back. Where they do not, what is due comes from the limiter's state as it still is.
+    /// How long ago something may have been due, to be granted as of then. Not where newcomers, or
+    /// others, take past those who wait: they may have done so since, by more than a limiter stands
+    /// if the clock has gone back. Where they do not, what is due comes from the limiter's state as
+    /// it still is.
     fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
             _ if S::SHARED => 0,
@@ -119,8 +131,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(slack))
     }
 
-    /// Grants a line from its head on, as of `at`, and as of what its limiter says from there to `now`: what was due is granted as if it had been granted in time, so
-    /// that a timer that is late costs no permits. A head that has to wait is on the agenda afterwards.
+    /// Grants a line from its head on, as of `at`, and as of what its limiter says from there to
+    /// `now`: what was due is granted as if it had been granted in time, so that a timer that is
+    /// late costs no permits. A head that has to wait is on the agenda afterwards.
     pub(super) fn serve(
         &self,
         inner: &mut Inner<S::Key, B>,
@@ -132,13 +145,22 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         // SAFETY: linked, and we have the lines.
         let key = unsafe { (*head.as_ptr()).key };
         let limiter = self.source.at(key);
-        let mut unserved = Unserved { marks: &self.marks, bit: Self::bit(key), inner, head, now };
+        let mut unserved = Unserved {
+            marks: &self.marks,
+            bit: Self::bit(key),
+            inner,
+            head,
+            now,
+        };
         loop {
             let (inner, head) = (&mut *unserved.inner, unserved.head);
             // SAFETY: the same.
             let Wish { deadline, .. } = unsafe { (*head.as_ptr()).wish };
-            let taken =
-                if wakes.is_full() || deadline < at { None } else { Some(self.take_for(inner, head, at)) };
+            let taken = if wakes.is_full() || deadline < at {
+                None
+            } else {
+                Some(self.take_for(inner, head, at))
+            };
             let settled = match taken {
                 Some(Ok(grant)) => {
                     inner.counts.granted = inner.counts.granted.wrapping_add(1);
@@ -150,7 +172,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 denied => {
                     let ask = match denied {
                         Some(Err(denied)) => self.ask(inner, &limiter, denied, at, now),
-                        // The rest when these have been woken, and the deadline when the agenda comes to it.
+                        // The rest when these have been woken, and the deadline when the agenda
+                        // comes to it.
                         _ => Ask { at, exact: true },
                     };
                     if ask.exact && ask.at <= now && ask.at > at {
@@ -181,10 +204,19 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         at: Timestamp,
     ) -> Result<Grant, Denied> {
         // SAFETY: linked, and we have the lines.
-        let Node { key, wish: Wish { min, max, .. }, .. } = unsafe { &*head.as_ptr() };
+        let Node {
+            key,
+            wish: Wish { min, max, .. },
+            ..
+        } = unsafe { &*head.as_ptr() };
         let limiter = self.source.at(*key);
         if !S::NOTES {
-            return take(*min, *max, || limiter.available_at(at), |n| limiter.take_at(at, n));
+            return take(
+                *min,
+                *max,
+                || limiter.available_at(at),
+                |n| limiter.take_at(at, n),
+            );
         }
         let mut notes = Receipts::NONE;
         let noted = |n| self.source.take_noted(*key, at, n, &mut notes);
@@ -205,20 +237,33 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         now: Timestamp,
     ) -> Ask {
         match limiter.retry(denied) {
-            Retry::At(later) if later > at => Ask { at: later, exact: true },
+            Retry::At(later) if later > at => Ask {
+                at: later,
+                exact: true,
+            },
             // It has changed meanwhile, or is of two minds.
-            Retry::At(_) if at < now => Ask { at: now, exact: true },
-            Retry::At(_) => Ask { at: now.saturating_add(AGAIN), exact: false },
+            Retry::At(_) if at < now => Ask {
+                at: now,
+                exact: true,
+            },
+            Retry::At(_) => Ask {
+                at: now.saturating_add(AGAIN),
+                exact: false,
+            },
             Retry::After(wait) => {
                 let wait = if wait.is_zero() { AGAIN } else { wait };
                 let wait = wait.saturating_add(inner.random(self.options.jitter, now));
-                Ask { at: now.saturating_add(wait), exact: false }
+                Ask {
+                    at: now.saturating_add(wait),
+                    exact: false,
+                }
             }
             _ => Ask::ON_RELEASE,
         }
     }
 
-    /// Takes a node out of its line with an outcome. Returns who is the head of the line in its place, if it was that.
+    /// Takes a node out of its line with an outcome. Returns who is the head of the line in its
+    /// place, if it was that.
     pub(super) fn settle(
         &self,
         inner: &mut Inner<S::Key, B>,
@@ -264,7 +309,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
 
     pub(super) fn mirror(&self, inner: &Inner<S::Key, B>) {
         self.waiters.store(inner.counts.waiters, Relaxed);
-        self.queued.store(u32::try_from(inner.counts.permits).unwrap_or(u32::MAX), Relaxed);
+        self.queued.store(
+            u32::try_from(inner.counts.permits).unwrap_or(u32::MAX),
+            Relaxed,
+        );
     }
 
     pub(super) fn settle_drainer(
@@ -304,7 +352,8 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     }
 }
 
-/// A line whose limiter may panic before the head is on the agenda. If it does, the limiter is asked again by the one who leaves the lines, and when some time has passed.
+/// A line whose limiter may panic before the head is on the agenda. If it does, the limiter is
+/// asked again by the one who leaves the lines, and when some time has passed.
 struct Unserved<'s, K: Copy + PartialEq, const B: usize> {
     marks: &'s Marks,
     bit: usize,
@@ -318,14 +367,18 @@ impl<K: Copy + PartialEq, const B: usize> Drop for Unserved<'_, K, B> {
         self.marks.leave(self.bit);
         // SAFETY: linked, and we have the lines.
         unsafe {
-            (*self.head.as_ptr()).ask = Ask { at: self.now.saturating_add(AFTER_PANIC), exact: false };
+            (*self.head.as_ptr()).ask = Ask {
+                at: self.now.saturating_add(AFTER_PANIC),
+                exact: false,
+            };
             self.inner.schedule(self.head);
         }
     }
 }
 
 impl<K, const B: usize> Inner<K, B> {
-    /// A time from 0 to `most`. What it is drawn from is stirred by the time and the place (xorshift; Marsaglia, 2003): enough for those who are not to come all at once.
+    /// A time from 0 to `most`. What it is drawn from is stirred by the time and the place
+    /// (xorshift; Marsaglia, 2003): enough for those who are not to come all at once.
     pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {
         let place = core::ptr::from_ref(self).addr();
         let mut random = self.random.wrapping_add(now.as_nanos() as u32) ^ place as u32 | 1;
@@ -353,7 +406,9 @@ pub(super) fn take(
     mut take: impl FnMut(u32) -> Result<Receipt, Denied>,
 ) -> Result<Grant, Denied> {
     if max > min {
-        let most = u32::try_from(available()).unwrap_or(u32::MAX).clamp(min, max);
+        let most = u32::try_from(available())
+            .unwrap_or(u32::MAX)
+            .clamp(min, max);
         if most > min
             && let Ok(receipt) = take(most)
         {

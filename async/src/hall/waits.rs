@@ -33,7 +33,8 @@ pub trait Waits {
     ///
     /// # Safety
     ///
-    /// The node is idle, nobody else refers to it, and it stays where it is until it is settled or `cancel` has returned.
+    /// The node is idle, nobody else refers to it, and it stays where it is until it is settled or
+    /// `cancel` has returned.
     unsafe fn enqueue(
         &self,
         node: NonNull<Node<Self::Key>>,
@@ -47,11 +48,13 @@ pub trait Waits {
     /// As of `outcome`.
     unsafe fn claim(&self, node: NonNull<Node<Self::Key>>) -> Option<Grant>;
 
-    /// What has become of a node that was put into a line; `None` if it waits, to be woken by `waker`.
+    /// What has become of a node that was put into a line; `None` if it waits, to be woken by
+    /// `waker`.
     ///
     /// # Safety
     ///
-    /// The node was put into a line here, and its outcome has not been asked for since it was settled.
+    /// The node was put into a line here, and its outcome has not been asked for since it was
+    /// settled.
     unsafe fn outcome(
         &self,
         node: NonNull<Node<Self::Key>>,
@@ -102,10 +105,17 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         }
         let (limiter, now) = (self.source.at(key), self.clock.now());
         let available = || limiter.available_at(now);
-        take(wish.min, wish.max, available, |n| self.take(key, || limiter.take_at(now, n))).ok()
+        take(wish.min, wish.max, available, |n| {
+            self.take(key, || limiter.take_at(now, n))
+        })
+        .ok()
     }
 
-    unsafe fn enqueue(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> Option<Result<Grant, Rejected>> {
+    unsafe fn enqueue(
+        &self,
+        node: NonNull<Node<S::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: idle, and ours.
         let bit = Self::bit(unsafe { (*node.as_ptr()).key });
         // Neither cloned nor dropped under the lock: it is somebody else's code.
@@ -115,7 +125,8 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
             let enters = self.lock.lock(|| {
                 // SAFETY: under the lock.
                 let inner = unsafe { &mut *self.inner.get() };
-                // SAFETY: as the caller says. Nothing changes for those who wait already, nor for the agenda.
+                // SAFETY: as the caller says. Nothing changes for those who wait already, nor for
+                // the agenda.
                 unsafe { self.enter_behind(inner, node, &mut waker) }
             });
             mem::forget(panicking);
@@ -130,7 +141,11 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         unsafe { self.decide(node, waker?) }
     }
 
-    unsafe fn outcome(&self, node: NonNull<Node<S::Key>>, waker: &Waker) -> Option<Result<Grant, Rejected>> {
+    unsafe fn outcome(
+        &self,
+        node: NonNull<Node<S::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: valid, as the caller says.
         if unsafe { Node::state(node) } == State::Waiting {
             let mut waker = Some(waker.clone());
@@ -150,7 +165,12 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
             }
         }
         // SAFETY: settled, and so ours.
-        let (state, Node { key, wish, grant, .. }) = unsafe { (Node::state(node), &mut *node.as_ptr()) };
+        let (
+            state,
+            Node {
+                key, wish, grant, ..
+            },
+        ) = unsafe { (Node::state(node), &mut *node.as_ptr()) };
         let (permits, limiter) = (wish.min, self.source.at(*key));
         let retry = || {
             let ahead = self.with(|inner, _| self.ahead(inner, *key));
@@ -158,9 +178,15 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
         };
         Some(match state {
             State::Granted => Ok(grant.take().unwrap_or((0, Receipt::NONE))),
-            State::Evicted => Err(Rejected::Evicted { permits, retry: retry() }),
+            State::Evicted => Err(Rejected::Evicted {
+                permits,
+                retry: retry(),
+            }),
             State::Exceeds => Err(exceeds(&limiter, permits)),
-            State::Late => Err(Rejected::Deadline { permits, retry: retry() }),
+            State::Late => Err(Rejected::Deadline {
+                permits,
+                retry: retry(),
+            }),
             _ => Err(Rejected::Closed { permits }),
         })
     }
@@ -168,12 +194,23 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
     #[inline(always)]
     unsafe fn claim(&self, node: NonNull<Node<S::Key>>) -> Option<Grant> {
         // SAFETY: valid, as the caller says; and, settled, ours.
-        unsafe { if Node::state(node) == State::Granted { (*node.as_ptr()).grant.take() } else { None } }
+        unsafe {
+            if Node::state(node) == State::Granted {
+                (*node.as_ptr()).grant.take()
+            } else {
+                None
+            }
+        }
     }
 
     unsafe fn left(&self, node: NonNull<Node<S::Key>>) {
         // SAFETY: as the caller says.
-        let (state, Node { wish, since, until, .. }) = unsafe { (Node::state(node), &*node.as_ptr()) };
+        let (
+            state,
+            Node {
+                wish, since, until, ..
+            },
+        ) = unsafe { (Node::state(node), &*node.as_ptr()) };
         let outcome = match state {
             State::Idle | State::Waiting => return,
             State::Granted => Outcome::Granted,
@@ -183,7 +220,11 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Waits for Hall<S,
             State::Closed => Outcome::Closed,
             State::Cancelled => Outcome::Cancelled,
         };
-        self.hook.left(&Waited { permits: wish.min, time: until.saturating_since(*since), outcome });
+        self.hook.left(&Waited {
+            permits: wish.min,
+            time: until.saturating_since(*since),
+            outcome,
+        });
     }
 
     unsafe fn cancel(&self, node: NonNull<Node<S::Key>>) {
@@ -281,7 +322,8 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Hall<S, C, R, H, 
     }
 }
 
-/// A node that goes, and is in a line still. There is no way on if it cannot be taken out: a panic while another one unwinds ends the program.
+/// A node that goes, and is in a line still. There is no way on if it cannot be taken out: a panic
+/// while another one unwinds ends the program.
 pub(super) struct Stays;
 
 impl Drop for Stays {
@@ -290,7 +332,8 @@ impl Drop for Stays {
     }
 }
 
-/// A node that nobody waits for any more, be it that a waker or the hook panics: what it was granted is given back.
+/// A node that nobody waits for any more, be it that a waker or the hook panics: what it was
+/// granted is given back.
 struct Unclaimed<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
     hall: &'h Hall<S, C, R, H, B>,
     node: NonNull<Node<S::Key>>,
@@ -299,9 +342,17 @@ struct Unclaimed<'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Unclaimed<'_, S, C, R, H, B> {
     fn drop(&mut self) {
         // SAFETY: no longer in a line, and so ours.
-        let Node { key, grant, until, .. } = unsafe { &mut *self.node.as_ptr() };
+        let Node {
+            key, grant, until, ..
+        } = unsafe { &mut *self.node.as_ptr() };
         let node = self.node.addr().get();
-        drop(Taken { hall: self.hall, key: *key, grant: grant.take(), at: *until, node });
+        drop(Taken {
+            hall: self.hall,
+            key: *key,
+            grant: grant.take(),
+            at: *until,
+            node,
+        });
     }
 }
 
@@ -333,7 +384,10 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
     /// Gives back what is not wanted any more.
     fn give_back(&mut self) {
-        let mut refund = Refund { taken: self, notes: Receipts::NONE };
+        let mut refund = Refund {
+            taken: self,
+            notes: Receipts::NONE,
+        };
         let Taken { hall, node, .. } = *refund.taken;
         if S::NOTES && node != 0 {
             // Nothing is granted before the refund: that would change what the notes are of.
@@ -358,7 +412,13 @@ struct Refund<'t, 'h, S: Source, C: Clock, R: RawLock, H, const B: usize> {
 impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Drop for Refund<'_, '_, S, C, R, H, B> {
     fn drop(&mut self) {
         let notes = self.notes;
-        let Taken { hall, key, grant, at, .. } = &mut *self.taken;
+        let Taken {
+            hall,
+            key,
+            grant,
+            at,
+            ..
+        } = &mut *self.taken;
         if let Some((permits, mut receipt)) = grant.take() {
             unless_unwinding(|| {
                 hall.give_back(*key, |source| {

@@ -12,17 +12,21 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::Timer;
 
-/// A timer of the crate `async-io`, for smol and all that run on it, or beside any executor: `async-io` has a thread of its own. Needs the feature `async-io`.
+/// A timer of the crate `async-io`, for smol and all that run on it, or beside any executor:
+/// `async-io` has a thread of its own. Needs the feature `async-io`.
 ///
 /// Its clock is [`Instant`], its origin the moment of its making.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{AsyncIoTimer, Queue};
 /// use portcullis_core::{Rate, TokenBucket};
+/// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> =
-///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(200), 1), AsyncIoTimer::new(), 9));
+/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+///     TokenBucket::new(Rate::per_second(200), 1),
+///     AsyncIoTimer::new(),
+///     9,
+/// ));
 /// queue.attend_shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
@@ -38,18 +42,26 @@ pub struct AsyncIoTimer {
     alarm: Arc<Alarm>,
 }
 
-/// Whom the sleep wakes: somebody else's code, which is to run, and to be dropped, outside of all locks.
+/// Whom the sleep wakes: somebody else's code, which is to run, and to be dropped, outside of all
+/// locks.
 struct Alarm(Mutex<Option<Waker>>);
 
 impl Alarm {
     fn set(&self, waker: Waker) -> Option<Waker> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(waker)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(waker)
     }
 }
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
-        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let waker = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -91,13 +103,18 @@ impl Timer for AsyncIoTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // Beyond what the system can tell: never.
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
-        let Some(instant) = instant else { return Poll::Pending };
+        let Some(instant) = instant else {
+            return Poll::Pending;
+        };
         let (alarm, waker) = (Waker::from(Arc::clone(&self.alarm)), waker.clone());
         let (over, _old) = {
             let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
             let old = self.alarm.set(waker);
             sleep.set_at(instant);
-            (Pin::new(&mut *sleep).poll(&mut Context::from_waker(&alarm)), old)
+            (
+                Pin::new(&mut *sleep).poll(&mut Context::from_waker(&alarm)),
+                old,
+            )
         };
         over.map(|_| ())
     }
@@ -105,6 +122,8 @@ impl Timer for AsyncIoTimer {
 
 impl fmt::Debug for AsyncIoTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncIoTimer").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("AsyncIoTimer")
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }

@@ -5,9 +5,11 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::Timer;
 
-/// Embassy's time: the clock and the alarms of whatever driver of `embassy-time` is linked in; the origin is the driver's, the start of the machine as a rule. Needs the feature `embassy-time`.
+/// Embassy's time: the clock and the alarms of whatever driver of `embassy-time` is linked in; the
+/// origin is the driver's, the start of the machine as a rule. Needs the feature `embassy-time`.
 ///
-/// A task runs [`Queue::drive`](crate::Queue::drive): the drivers wake with their alarms locked, and some wake tasks of `embassy-executor` alone. It takes one place in the queue of alarms.
+/// A task runs [`Queue::drive`](crate::Queue::drive): the drivers wake with their alarms locked,
+/// and some wake tasks of `embassy-executor` alone. It takes one place in the queue of alarms.
 ///
 /// ```
 /// # use embassy_time as _; // Brings a driver.
@@ -31,7 +33,8 @@ use super::Timer;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EmbassyTimer;
 
-/// So many nanoseconds are so many ticks, in lowest terms: for the usual rates one of the two is a power of two, or 1, and no division is left.
+/// So many nanoseconds are so many ticks, in lowest terms: for the usual rates one of the two is a
+/// power of two, or 1, and no division is left.
 const NANOS: u64 = 1_000_000_000 / gcd(1_000_000_000, TICK_HZ);
 const TICKS: u64 = TICK_HZ / gcd(1_000_000_000, TICK_HZ);
 
@@ -56,7 +59,9 @@ impl Timer for EmbassyTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // Not before `at`: the first tick that is not.
         let (whole, rest) = (at.as_nanos() / NANOS, at.as_nanos() % NANOS);
-        let tick = whole.saturating_mul(TICKS).saturating_add((rest * TICKS).div_ceil(NANOS));
+        let tick = whole
+            .saturating_mul(TICKS)
+            .saturating_add((rest * TICKS).div_ceil(NANOS));
         if tick <= now() {
             return Poll::Ready(());
         }

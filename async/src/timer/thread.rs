@@ -13,18 +13,22 @@ use portcullis_core::{Clock, Timestamp};
 use super::Timer;
 use crate::panics::quietly;
 
-/// A timer of plain `std`: a thread that sleeps, one for all such timers of the process; it begins with the first of them that is asked, and ends never.
+/// A timer of plain `std`: a thread that sleeps, one for all such timers of the process; it begins
+/// with the first of them that is asked, and ends never.
 ///
-/// Its clock is [`Instant`], its origin the moment of its making. What wakes runs in that thread, the grants of a queue and the wakers of its tasks: one that takes long
-/// keeps all waiting.
+/// Its clock is [`Instant`], its origin the moment of its making. What wakes runs in that thread,
+/// the grants of a queue and the wakers of its tasks: one that takes long keeps all waiting.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
+/// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> =
-///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(200), 1), ThreadTimer::new(), 9));
+/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+///     TokenBucket::new(Rate::per_second(200), 1),
+///     ThreadTimer::new(),
+///     9,
+/// ));
 /// queue.attend_shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
@@ -50,7 +54,11 @@ struct Alarm {
 const NO_PLACE: usize = usize::MAX;
 
 /// The alarms that the thread looks at, and whether it has looked at all since one was set.
-static ALARMS: Mutex<Alarms> = Mutex::new(Alarms { all: Vec::new(), until: None, runs: false });
+static ALARMS: Mutex<Alarms> = Mutex::new(Alarms {
+    all: Vec::new(),
+    until: None,
+    runs: false,
+});
 static CHANGED: Condvar = Condvar::new();
 
 struct Alarms {
@@ -103,14 +111,22 @@ fn run() {
             if let Some((_, waker)) = set.take_if(|(at, _)| *at <= now) {
                 due.push(waker);
             }
-            next = set.as_ref().map(|(at, _)| *at).into_iter().chain(next).min();
+            next = set
+                .as_ref()
+                .map(|(at, _)| *at)
+                .into_iter()
+                .chain(next)
+                .min();
         }
         alarms.until = next;
         if due.is_empty() {
             alarms = match next {
                 Some(next) => {
                     let wait = next.saturating_duration_since(Instant::now());
-                    CHANGED.wait_timeout(alarms, wait).unwrap_or_else(PoisonError::into_inner).0
+                    CHANGED
+                        .wait_timeout(alarms, wait)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
                 None => CHANGED.wait(alarms).unwrap_or_else(PoisonError::into_inner),
             };
@@ -136,8 +152,14 @@ impl ThreadTimer {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        let alarm = Alarm { set: Mutex::new(None), place: AtomicUsize::new(NO_PLACE) };
-        Self { origin: Instant::now(), alarm: Arc::new(alarm) }
+        let alarm = Alarm {
+            set: Mutex::new(None),
+            place: AtomicUsize::new(NO_PLACE),
+        };
+        Self {
+            origin: Instant::now(),
+            alarm: Arc::new(alarm),
+        }
     }
 }
 
@@ -167,7 +189,9 @@ impl Timer for ThreadTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
         // Beyond what the system can tell: never.
-        let Some(instant) = instant else { return Poll::Pending };
+        let Some(instant) = instant else {
+            return Poll::Pending;
+        };
         if instant <= Instant::now() {
             return Poll::Ready(());
         }
@@ -192,7 +216,9 @@ impl Timer for ThreadTimer {
 
 impl fmt::Debug for ThreadTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadTimer").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("ThreadTimer")
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }
 
@@ -210,7 +236,10 @@ mod tests {
         }
         let known = || locked(&ALARMS).all.len();
         assert_eq!(known(), 100);
-        let alarms: Vec<_> = timers.iter().map(|timer| Arc::downgrade(&timer.alarm)).collect();
+        let alarms: Vec<_> = timers
+            .iter()
+            .map(|timer| Arc::downgrade(&timer.alarm))
+            .collect();
         // From the middle, from both ends, and all.
         for place in [50, 0, 97] {
             let alarm = Arc::downgrade(&timers[place].alarm);

@@ -11,10 +11,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Timer;
 use crate::panics::quietly;
 
-/// A timer of tokio's: its clock is [`tokio::time::Instant`], which a test can pause and advance; its origin the moment of its making. Needs the feature `tokio`.
+/// A timer of tokio's: its clock is [`tokio::time::Instant`], which a test can pause and advance;
+/// its origin the moment of its making. Needs the feature `tokio`.
 ///
-/// Resolution: 1 ms. A task of the runtime sleeps for it, which begins when it is needed first, and ends with the timer. When the runtime ends before that, nobody wakes by time
-/// any more.
+/// Resolution: 1 ms. A task of the runtime sleeps for it, which begins when it is needed first, and
+/// ends with the timer. When the runtime ends before that, nobody wakes by time any more.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -82,7 +83,8 @@ impl Alarm {
 }
 
 impl TokioTimer {
-    /// A timer of the runtime that this is called in; its origin is now. (So a queue in a static belongs to the first runtime that uses it.)
+    /// A timer of the runtime that this is called in; its origin is now. (So a queue in a static
+    /// belongs to the first runtime that uses it.)
     ///
     /// # Panics
     ///
@@ -90,7 +92,9 @@ impl TokioTimer {
     ///
     /// ```
     /// # use portcullis_async::TokioTimer;
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # use tokio::runtime::Builder;
+    /// # let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
     /// let timer = TokioTimer::new();
     /// # _ = timer; });
     /// ```
@@ -108,7 +112,11 @@ impl TokioTimer {
     ///
     /// ```
     /// # use portcullis_async::TokioTimer;
-    /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    /// let runtime = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .enable_time()
+    ///     .build()
+    ///     .unwrap();
     /// let timer = TokioTimer::of(runtime.handle().clone());
     /// ```
     #[must_use]
@@ -119,8 +127,15 @@ impl TokioTimer {
             drop(sleep(Duration::ZERO));
             Instant::now()
         };
-        let alarm = Alarm { set: Mutex::default(), changed: Notify::new() };
-        Self { origin, runtime, alarm: Arc::new(alarm) }
+        let alarm = Alarm {
+            set: Mutex::default(),
+            changed: Notify::new(),
+        };
+        Self {
+            origin,
+            runtime,
+            alarm: Arc::new(alarm),
+        }
     }
 }
 
@@ -147,7 +162,9 @@ impl Timer for TokioTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // Beyond what the system can tell: never.
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
-        let Some(instant) = instant else { return Poll::Pending };
+        let Some(instant) = instant else {
+            return Poll::Pending;
+        };
         if instant <= Instant::now() {
             return Poll::Ready(());
         }
@@ -158,7 +175,11 @@ impl Timer for TokioTimer {
             if earlier {
                 set.until = Some(instant);
             }
-            (set.alarm.replace((instant, waker)), earlier, mem::replace(&mut set.runs, true))
+            (
+                set.alarm.replace((instant, waker)),
+                earlier,
+                mem::replace(&mut set.runs, true),
+            )
         };
         if !runs {
             self.runtime.spawn(Arc::clone(&self.alarm).run());
@@ -173,6 +194,8 @@ impl Timer for TokioTimer {
 
 impl fmt::Debug for TokioTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokioTimer").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("TokioTimer")
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }

@@ -138,7 +138,9 @@ pub(crate) fn one_in(n: u64) -> bool {
 /// Has `site` panic at one of its next calls, `times` times in a row.
 pub(crate) fn arm(site: Site, times: u32) {
     CHANCE.with(|chance| {
-        chance.calls.set(if one_in(2) { 1 } else { 1 + below(6) as u32 });
+        chance
+            .calls
+            .set(if one_in(2) { 1 } else { 1 + below(6) as u32 });
         chance.times.set(times);
         chance.site.set(Some(site));
     });
@@ -225,7 +227,9 @@ pub(crate) fn moment() {
 /// Another context, or a waker, uses the queue.
 pub(crate) fn meddle() {
     let (others, held) = (OTHERS.with_borrow(Clone::clone), is_held());
-    let Some(others) = others.filter(|_| depth() < 3) else { return };
+    let Some(others) = others.filter(|_| depth() < 3) else {
+        return;
+    };
     CHANCE.with(|chance| {
         chance.depth.set(chance.depth.get() + 1);
         chance.meddled.set(true);

@@ -84,7 +84,11 @@ pub(crate) struct Token {
 
 impl Token {
     pub(crate) fn new(owner: Owner, uses: bool) -> Arc<Self> {
-        Arc::new(Self { owner, woken: AtomicBool::new(false), uses })
+        Arc::new(Self {
+            owner,
+            woken: AtomicBool::new(false),
+            uses,
+        })
     }
 
     pub(crate) fn is_woken(&self) -> bool {
@@ -151,7 +155,8 @@ static ALIKE: RawWakerVTable = RawWakerVTable::new(
     },
     |data| {
         // SAFETY: a token that is there.
-        let token: Arc<Token> = Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(data.cast()) }));
+        let token: Arc<Token> =
+            Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(data.cast()) }));
         token.ring();
     },
     |data| {
@@ -173,7 +178,13 @@ fn raw_alike(token: &Arc<Token>) -> RawWaker {
 /// A waker that wakes `token`, and whose clones are not alike, if they are `apart`.
 pub(crate) fn waker(token: &Arc<Token>, apart: bool) -> Waker {
     // SAFETY: the functions do what a waker's have to, in one thread and in several.
-    unsafe { Waker::from_raw(if apart { raw_apart(token) } else { raw_alike(token) }) }
+    unsafe {
+        Waker::from_raw(if apart {
+            raw_apart(token)
+        } else {
+            raw_alike(token)
+        })
+    }
 }
 
 /// The token that a waker wakes, if it is one of ours.
@@ -183,7 +194,9 @@ fn token_of(waker: &Waker) -> Option<Arc<Token>> {
         Some(Arc::clone(unsafe { &*waker.data().cast::<Arc<Token>>() }))
     } else if core::ptr::eq(waker.vtable(), &raw const ALIKE) {
         // SAFETY: the same.
-        Some(Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(waker.data().cast()) })))
+        Some(Arc::clone(&ManuallyDrop::new(unsafe {
+            Arc::from_raw(waker.data().cast())
+        })))
     } else {
         None
     }
@@ -229,7 +242,10 @@ impl Sim {
     pub(crate) fn alarm(&self) -> Option<(u64, Wakes)> {
         let set = self.locked();
         let (at, waker) = set.as_ref()?;
-        Some((at.as_nanos(), token_of(waker).map_or(Wakes::Queue, Wakes::Token)))
+        Some((
+            at.as_nanos(),
+            token_of(waker).map_or(Wakes::Queue, Wakes::Token),
+        ))
     }
 
     /// The waker that is to be woken, which is not armed any more.
@@ -302,7 +318,12 @@ pub(crate) enum Promise {
     Held,
     /// At most `burst` and `permits` for each `period` of nanoseconds; `missing` are missing at
     /// first.
-    Bucket { permits: u64, period: u64, burst: u64, missing: u64 },
+    Bucket {
+        permits: u64,
+        period: u64,
+        burst: u64,
+        missing: u64,
+    },
     /// At most `limit` in each window of so many nanoseconds.
     Window { limit: u64, period: u64 },
 }
@@ -332,7 +353,14 @@ struct Ledger {
 
 impl Ledger {
     fn fold(level: u128, since: u64, at: u64, permits: u64, promise: Promise) -> u128 {
-        let Promise::Bucket { permits: rate, period, .. } = promise else { return 0 };
+        let Promise::Bucket {
+            permits: rate,
+            period,
+            ..
+        } = promise
+        else {
+            return 0;
+        };
         level.saturating_sub(u128::from(at - since) * u128::from(rate))
             + u128::from(permits) * u128::from(period)
     }
@@ -341,7 +369,10 @@ impl Ledger {
         self.newest = self.newest.max(now);
         self.net += n;
         self.takes += 1;
-        self.admissions.push_back(Admission { at: self.newest, permits: n });
+        self.admissions.push_back(Admission {
+            at: self.newest,
+            permits: n,
+        });
         if self.admissions.len() > 40
             && let Some(old) = self.admissions.pop_front()
         {
@@ -372,7 +403,10 @@ impl Ledger {
                     .map(|admission| admission.permits)
                     .sum();
                 if admitted > limit {
-                    fail(format!("law 1: more than {:?}: {:?}", self.promise, self.admissions));
+                    fail(format!(
+                        "law 1: more than {:?}: {:?}",
+                        self.promise, self.admissions
+                    ));
                 }
             }
         }
@@ -391,7 +425,11 @@ impl Ledger {
             return;
         }
         // Of a bucket what was undone has not been, its time neither.
-        while self.admissions.pop_back_if(|last| last.permits == 0).is_some() {}
+        while self
+            .admissions
+            .pop_back_if(|last| last.permits == 0)
+            .is_some()
+        {}
         self.newest = self.admissions.back().map_or(self.since, |last| last.at);
     }
 }
@@ -425,7 +463,9 @@ pub(crate) trait Part {
 impl<L: Limiter> Spy<L> {
     pub(crate) fn new(limiter: L, promise: Promise) -> Self {
         let (level, since) = match promise {
-            Promise::Bucket { period, missing, .. } => (u128::from(missing) * u128::from(period), 0),
+            Promise::Bucket {
+                period, missing, ..
+            } => (u128::from(missing) * u128::from(period), 0),
             _ => (0, 0),
         };
         let ledger = Ledger {
@@ -438,7 +478,10 @@ impl<L: Limiter> Spy<L> {
             takes: 0,
             refunded: 0,
         };
-        Self(Arc::new(Watched { limiter, ledger: Mutex::new(ledger) }))
+        Self(Arc::new(Watched {
+            limiter,
+            ledger: Mutex::new(ledger),
+        }))
     }
 
     pub(crate) fn limiter(&self) -> &L {
@@ -449,7 +492,12 @@ impl<L: Limiter> Spy<L> {
         self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn took(&self, now: Timestamp, n: u32, taken: Result<Receipt, Denied>) -> Result<Receipt, Denied> {
+    fn took(
+        &self,
+        now: Timestamp,
+        n: u32,
+        taken: Result<Receipt, Denied>,
+    ) -> Result<Receipt, Denied> {
         match taken {
             Ok(_) if n > 0 => self.ledger().admit(now.as_nanos(), n.into()),
             Ok(_) => {}
@@ -569,7 +617,10 @@ pub(crate) fn call<T>(call: impl FnOnce() -> T) -> Option<T> {
                     .downcast_ref::<String>()
                     .map(String::as_str)
                     .or_else(|| panic.downcast_ref::<&str>().copied());
-                fail(format!("a panic that was not injected: {}", text.unwrap_or("without a word")));
+                fail(format!(
+                    "a panic that was not injected: {}",
+                    text.unwrap_or("without a word")
+                ));
             }
             None
         }

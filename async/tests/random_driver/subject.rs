@@ -8,10 +8,12 @@ use core::time::Duration;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected};
+use portcullis_async::{
+    Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
+};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Lease, Limiter, Line, QueueLimiter, Rate,
-    Retry, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Lease, Limiter, Line, QueueLimiter,
+    Rate, Retry, Timestamp, TokenBucket,
 };
 
 use crate::chance::{below, one_in};
@@ -46,7 +48,8 @@ impl<P: Deref<Target: Limiter> + Clone> Leased for Lease<P> {
         self.release(n).expect("as many are held");
     }
     fn refund(&mut self, now: u64, n: u32) -> u32 {
-        self.refund_at(Timestamp::from_nanos(now), n).expect("as many are held")
+        self.refund_at(Timestamp::from_nanos(now), n)
+            .expect("as many are held")
     }
     fn split(&mut self, n: u32) -> Self {
         self.split(n).expect("as many are held")
@@ -124,7 +127,9 @@ impl Limits for Plain {
         vec![Box::new(self.clone())]
     }
     fn change(&self) {
-        self.limiter().set_limit(1 + below(8) as u32).expect("a small limit");
+        self.limiter()
+            .set_limit(1 + below(8) as u32)
+            .expect("a small limit");
     }
 }
 
@@ -134,10 +139,18 @@ impl Limits for Bucket {
         let period = [10, 70, 1_000][crate::chance::index(3)] * MILLI;
         let initial = below(burst + 1);
         let rate = Rate::new(permits, Duration::from_nanos(period));
-        let bucket = TokenBucket::builder(rate, burst).initial(initial).build().expect("a bucket");
+        let bucket = TokenBucket::builder(rate, burst)
+            .initial(initial)
+            .build()
+            .expect("a bucket");
         Self::new(
             bucket,
-            Promise::Bucket { permits: permits.into(), period, burst, missing: burst - initial },
+            Promise::Bucket {
+                permits: permits.into(),
+                period,
+                burst,
+                missing: burst - initial,
+            },
         )
     }
     fn parts(&self) -> Vec<Box<dyn Part>> {
@@ -149,7 +162,10 @@ impl Limits for Window {
     fn draw() -> Self {
         let limit = 1 + below(8);
         let period = [16, 100, 1_000][crate::chance::index(3)] * MILLI;
-        Self::new(FixedWindow::new(limit, Duration::from_nanos(period)), Promise::Window { limit, period })
+        Self::new(
+            FixedWindow::new(limit, Duration::from_nanos(period)),
+            Promise::Window { limit, period },
+        )
     }
     fn parts(&self) -> Vec<Box<dyn Part>> {
         vec![Box::new(self.clone())]
@@ -186,7 +202,11 @@ impl<L: Limits> Line1<L> {
             .with_order(settings.order)
             .with_max_waiters(settings.max_waiters)
             .with_slack(settings.slack);
-        Self { queue: Arc::new(queue), parts: limits.parts(), limits }
+        Self {
+            queue: Arc::new(queue),
+            parts: limits.parts(),
+            limits,
+        }
     }
 }
 
@@ -311,7 +331,9 @@ impl Each for Rates {
     fn draw() -> (Self::Limit, u64, Option<u64>) {
         let (permits, burst) = (1 + below(20) as u32, 1 + below(5));
         let rate = Rate::new(permits, Duration::from_millis(100));
-        let bucket = TokenBucket::builder(rate, burst).build_on::<KeyedWord>().expect("a bucket");
+        let bucket = TokenBucket::builder(rate, burst)
+            .build_on::<KeyedWord>()
+            .expect("a bucket");
         (bucket, burst, Some(100 * MILLI / u64::from(permits) + 1))
     }
 }
@@ -331,14 +353,23 @@ pub(crate) struct Lines<E: Each> {
 impl<E: Each> Lines<E> {
     pub(crate) fn new(settings: &Settings) -> Self {
         let (limiter, limit, period) = E::draw();
-        let table = Keyed::new(limiter, Line::for_keys(1_000), BuildHasherDefault::default());
+        let table = Keyed::new(
+            limiter,
+            Line::for_keys(1_000),
+            BuildHasherDefault::default(),
+        );
         let queue = KeyedQueue::new(table, Sim::default(), settings.max_permits)
             .with_hook(Told)
             .with_order(settings.order)
             .with_max_waiters(settings.max_waiters)
             .with_slack(settings.slack);
         let keys = (0..=below(6)).map(|_| below(u64::MAX)).collect();
-        Self { queue: Arc::new(queue), keys, limit, period }
+        Self {
+            queue: Arc::new(queue),
+            keys,
+            limit,
+            period,
+        }
     }
 
     fn key(&self, key: usize) -> QueueKey<HeldTable<E>> {
@@ -421,7 +452,11 @@ impl<E: Each> Subject for Lines<E> {
         let (mut denied, mut free) = (now, now + period * (self.limit + 1) + 2_000 * MILLI);
         while free - denied > 1 {
             let middle = denied + (free - denied) / 2;
-            if self.is_free(key, middle, n) { free = middle } else { denied = middle }
+            if self.is_free(key, middle, n) {
+                free = middle
+            } else {
+                denied = middle
+            }
         }
         Some(free)
     }

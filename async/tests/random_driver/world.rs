@@ -17,7 +17,10 @@ use crate::subject::{Boxed, Leased, Line1, Plain, Settings, Subject};
 
 /// What a run is made of, beside its limiters.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each one is drawn for itself")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each one is drawn for itself"
+)]
 pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The sites that panic, and how often one does.
@@ -62,7 +65,11 @@ fn drives(kind: &str) -> bool {
 
 impl Config {
     pub(crate) fn draw() -> Self {
-        let order = if one_in(3) { Order::NewestFirst } else { Order::OldestFirst };
+        let order = if one_in(3) {
+            Order::NewestFirst
+        } else {
+            Order::OldestFirst
+        };
         let waits = [3, 8, 12, 45][index(4)];
         let settings = Settings {
             order,
@@ -70,7 +77,10 @@ impl Config {
             max_waiters: [u32::MAX, 30, 7, 3][index(4)],
             slack: Duration::from_millis([0, 10, 10, 200][index(4)]),
         };
-        let mut sites: Vec<_> = Site::ALL.into_iter().filter(|site| drives(&format!("{site:?}"))).collect();
+        let mut sites: Vec<_> = Site::ALL
+            .into_iter()
+            .filter(|site| drives(&format!("{site:?}")))
+            .collect();
         match below(10) {
             0..3 => sites.clear(),
             3..8 => {
@@ -82,15 +92,23 @@ impl Config {
         }
         let steps = 100 + below(500);
         // Some of it often, some hardly ever.
-        let weights =
-            World::<Line1<Plain>>::OPERATIONS.map(|(weight, _)| weight * [1, 4, 4, 4, 16][index(5)]);
+        let weights = World::<Line1<Plain>>::OPERATIONS
+            .map(|(weight, _)| weight * [1, 4, 4, 4, 16][index(5)]);
         Self {
             settings,
             sites,
             panics_one_in: [3, 10, 40][index(3)],
             doubles: one_in(4) && drives("doubles"),
-            uses_one_in: if drives("uses") { [0, 0, 20, 3][index(4)] } else { 0 },
-            meddles_one_in: if drives("meddling") { [0, 0, 200, 20][index(4)] } else { 0 },
+            uses_one_in: if drives("uses") {
+                [0, 0, 20, 3][index(4)]
+            } else {
+                0
+            },
+            meddles_one_in: if drives("meddling") {
+                [0, 0, 200, 20][index(4)]
+            } else {
+                0
+            },
             apart: one_in(2),
             drivers: if drives("drivers") {
                 [0, 0, 1, 1, 3][index(if drives("several") { 5 } else { 4 })]
@@ -279,7 +297,11 @@ impl<S: Subject> Meddles for World<S> {
         let mut seen = self.seen.get();
         seen.meddled += 1;
         self.seen.set(seen);
-        if under_lock { self.act_under_lock() } else { self.act_within() }
+        if under_lock {
+            self.act_under_lock()
+        } else {
+            self.act_within()
+        }
     }
 }
 
@@ -297,7 +319,10 @@ impl<S: Subject> Drop for On<S> {
 }
 
 /// Runs one configuration to its end; what is wrong, if anything is.
-pub(crate) fn run<S: Subject>(make: impl FnOnce(&Settings) -> S, config: Config) -> Result<Seen, String> {
+pub(crate) fn run<S: Subject>(
+    make: impl FnOnce(&Settings) -> S,
+    config: Config,
+) -> Result<Seen, String> {
     let subject = make(&config.settings);
     let keys = subject.keys();
     let world = Rc::new(World {
@@ -342,12 +367,18 @@ pub(crate) fn run<S: Subject>(make: impl FnOnce(&Settings) -> S, config: Config)
 
 impl<S: Subject> World<S> {
     fn run(&self) -> Result<(), String> {
-        self.subject.clock().set(below(3) * 500 * MILLI + 1_000 * MILLI);
+        self.subject
+            .clock()
+            .set(below(3) * 500 * MILLI + 1_000 * MILLI);
         for step in 0..self.config.steps {
             self.begin(step);
             let times = if self.config.doubles { 2 } else { 1 };
             // While a mark is left, more is at stake.
-            let one = if self.later.get() > 0 { 2 } else { self.config.panics_one_in };
+            let one = if self.later.get() > 0 {
+                2
+            } else {
+                self.config.panics_one_in
+            };
             if !self.config.sites.is_empty() && one_in(one) {
                 chance::arm(self.config.sites[index(self.config.sites.len())], times);
             }
@@ -447,7 +478,12 @@ impl<S: Subject> World<S> {
         }
         _ = writeln!(text, "held by leases: {:?}", self.in_leases());
         for (depth, what, a, b, c) in self.trace.borrow().iter() {
-            _ = writeln!(text, "{:width$}{what} {a} {b} {c}", "", width = 2 + 2 * *depth as usize);
+            _ = writeln!(
+                text,
+                "{:width$}{what} {a} {b} {c}",
+                "",
+                width = 2 + 2 * *depth as usize
+            );
         }
         Err(text)
     }
@@ -573,11 +609,15 @@ impl<S: Subject> World<S> {
             return;
         }
         let key = index(self.subject.keys());
-        let (a, b) = (below(u64::from(self.config.most) + 1) as u32, below(9) as u32);
+        let (a, b) = (
+            below(u64::from(self.config.most) + 1) as u32,
+            below(9) as u32,
+        );
         let min = if one_in(3) { a } else { a.max(1) };
         let max = if one_in(4) { b } else { min };
-        let until = (self.config.deadlines && one_in(2))
-            .then(|| self.time() + [0, 5, 40, 300, 2_000][index(5)] * MILLI + below(2) * below(MILLI));
+        let until = (self.config.deadlines && one_in(2)).then(|| {
+            self.time() + [0, 5, 40, 300, 2_000][index(5)] * MILLI + below(2) * below(MILLI)
+        });
         let id = self.id();
         let wait = Wait {
             id,
@@ -641,7 +681,11 @@ impl<S: Subject> World<S> {
     }
 
     fn of<T>(&self, id: u64, work: impl FnOnce(&mut Wait<S::Lease>) -> T) -> Option<T> {
-        self.waits.borrow_mut().iter_mut().find(|wait| wait.id == id).map(work)
+        self.waits
+            .borrow_mut()
+            .iter_mut()
+            .find(|wait| wait.id == id)
+            .map(work)
     }
 
     fn remove(&self, id: u64) -> Option<Wait<S::Lease>> {
@@ -673,7 +717,9 @@ impl<S: Subject> World<S> {
             let woken = wait.is_woken();
             Some((future, wait.phase, woken, token))
         });
-        let Some((mut future, phase, was_woken, token)) = taken.flatten() else { return };
+        let Some((mut future, phase, was_woken, token)) = taken.flatten() else {
+            return;
+        };
         drop(new);
         self.note("poll: wait, woken", id, u64::from(was_woken), 0);
         let told = Told::len();
@@ -788,7 +834,10 @@ impl<S: Subject> World<S> {
         if let Ok(lease) = result {
             let n = lease.permits();
             if n < wait.min || n > wait.max {
-                fail(format!("wait {id} wants {} to {}, and is granted {n}", wait.min, wait.max));
+                fail(format!(
+                    "wait {id} wants {} to {}, and is granted {n}",
+                    wait.min, wait.max
+                ));
             }
             self.handed.set(self.handed.get() + u64::from(n));
             if n > 0 || one_in(2) {
@@ -807,7 +856,8 @@ impl<S: Subject> World<S> {
                 Outcome::Deadline => self.tally(|tally| tally.late += 1),
                 Outcome::Closed if !self.closed.get() => fail("closed, says a queue that is open"),
                 Outcome::ExceedsCapacity
-                    if u64::from(wait.min) <= self.subject.capacity(wait.key) && !self.ever_changed.get() =>
+                    if u64::from(wait.min) <= self.subject.capacity(wait.key)
+                        && !self.ever_changed.get() =>
                 {
                     fail(format!("wait {id} does not exceed the capacity"));
                 }
@@ -815,7 +865,9 @@ impl<S: Subject> World<S> {
             }
         } else {
             if hooked != Some(outcome) {
-                fail(format!("wait {id} is {outcome:?}, and the hook says {hooked:?}"));
+                fail(format!(
+                    "wait {id} is {outcome:?}, and the hook says {hooked:?}"
+                ));
             }
             self.finish(&wait, outcome);
         }
@@ -830,9 +882,9 @@ impl<S: Subject> World<S> {
         }
         let waits = self.waits.borrow();
         for (id, key, start) in newcomers {
-            let ahead = waits
-                .iter()
-                .find(|other| other.key == key && other.phase == Phase::Waiting && other.end < start);
+            let ahead = waits.iter().find(|other| {
+                other.key == key && other.phase == Phase::Waiting && other.end < start
+            });
             if let Some(ahead) = ahead {
                 fail(format!("wait {id} has overtaken wait {}", ahead.id));
             }
@@ -845,16 +897,25 @@ impl<S: Subject> World<S> {
             return;
         }
         let waits = self.waits.borrow();
-        let waiting = waits.iter().filter(|other| other.phase == Phase::Waiting && !other.is_woken());
+        let waiting = waits
+            .iter()
+            .filter(|other| other.phase == Phase::Waiting && !other.is_woken());
         let line: u64 = waiting
             .clone()
             .filter(|other| other.key == wait.key)
             .map(|other| u64::from(other.min.max(1)))
             .sum();
-        let Settings { order, max_permits, max_waiters, .. } = self.config.settings;
+        let Settings {
+            order,
+            max_permits,
+            max_waiters,
+            ..
+        } = self.config.settings;
         let room = u64::from(wait.min.max(1));
         let full = match order {
-            Order::OldestFirst => line + room > max_permits || waiting.count() >= max_waiters as usize,
+            Order::OldestFirst => {
+                line + room > max_permits || waiting.count() >= max_waiters as usize
+            }
             Order::NewestFirst => room > max_permits || waiting.count() >= max_waiters as usize,
         };
         if !full && self.settled_in_step() == 0 {
@@ -863,7 +924,11 @@ impl<S: Subject> World<S> {
     }
 
     fn settled_in_step(&self) -> usize {
-        self.waits.borrow().iter().filter(|wait| wait.phase == Phase::Waiting && wait.is_woken()).count()
+        self.waits
+            .borrow()
+            .iter()
+            .filter(|wait| wait.phase == Phase::Waiting && wait.is_woken())
+            .count()
     }
 
     /// What has become of one that waited.
@@ -929,7 +994,9 @@ impl<S: Subject> World<S> {
 
     fn drop_wait(&self, id: u64) {
         let left = self.later.get();
-        let Some(mut wait) = self.remove(id) else { return };
+        let Some(mut wait) = self.remove(id) else {
+            return;
+        };
         let Some(future) = wait.future.take() else {
             self.waits.borrow_mut().push(wait);
             return;
@@ -1002,8 +1069,15 @@ impl<S: Subject> World<S> {
     }
 
     fn drop_lease(&self) {
-        let Some((key, lease)) = self.take_lease() else { return };
-        self.note("release: key, permits", key as u64, lease.permits().into(), 0);
+        let Some((key, lease)) = self.take_lease() else {
+            return;
+        };
+        self.note(
+            "release: key, permits",
+            key as u64,
+            lease.permits().into(),
+            0,
+        );
         self.mark_release();
         let forgets = one_in(30) && self.can_forget(key, lease.permits());
         if forgets {
@@ -1011,7 +1085,9 @@ impl<S: Subject> World<S> {
             if one_in(2) {
                 lease.forget();
             } else {
-                self.forgotten_leases.borrow_mut().push(ManuallyDrop::new(lease));
+                self.forgotten_leases
+                    .borrow_mut()
+                    .push(ManuallyDrop::new(lease));
             }
             return;
         }
@@ -1027,7 +1103,9 @@ impl<S: Subject> World<S> {
     }
 
     fn with_lease(&self, work: impl FnOnce(usize, &mut S::Lease)) {
-        let Some((key, mut lease)) = self.take_lease() else { return };
+        let Some((key, mut lease)) = self.take_lease() else {
+            return;
+        };
         _ = call(|| work(key, &mut lease));
         self.leases.borrow_mut().push((key, lease));
     }
@@ -1074,7 +1152,9 @@ impl<S: Subject> World<S> {
         if self.leases.borrow().len() < 2 {
             return;
         }
-        let (Some((key, mut one)), Some((other_key, other))) = (self.take_lease(), self.take_lease()) else {
+        let (Some((key, mut one)), Some((other_key, other))) =
+            (self.take_lease(), self.take_lease())
+        else {
             return;
         };
         let merged = one.merge(other);
@@ -1090,7 +1170,9 @@ impl<S: Subject> World<S> {
         if !self.config.leaves_later {
             return;
         }
-        let Some((key, lease)) = self.take_lease() else { return };
+        let Some((key, lease)) = self.take_lease() else {
+            return;
+        };
         self.note("release later: permits", lease.permits().into(), 0, 0);
         let n = lease.permits();
         match call(|| self.subject.release_later(lease)) {
@@ -1106,7 +1188,9 @@ impl<S: Subject> World<S> {
         self.note("try: key, permits", key as u64, n.into(), 0);
         let free = chance::paused(|| self.subject.is_free(key, self.time(), n));
         let waited_for = self.is_waited_for(key);
-        let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else { return };
+        let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else {
+            return;
+        };
         let plain = chance::depth() == 0 && !chance::has_meddled() && !chance::has_struck();
         if plain {
             let may = free
@@ -1212,10 +1296,16 @@ impl<S: Subject> World<S> {
         let len = self.drained.borrow().len();
         match below(4) {
             0 if len < 3 => {
-                let Some(future) = self.subject.drained() else { return };
+                let Some(future) = self.subject.drained() else {
+                    return;
+                };
                 let id = self.id();
                 self.note("drained: new", id, 0, 0);
-                self.drained.borrow_mut().push(Other { id, future: Some(future), token: None });
+                self.drained.borrow_mut().push(Other {
+                    id,
+                    future: Some(future),
+                    token: None,
+                });
                 self.poll_drained(id);
             }
             1 | 2 if len > 0 => {
@@ -1231,12 +1321,18 @@ impl<S: Subject> World<S> {
     }
 
     fn poll_drained(&self, id: u64) {
-        let token =
-            Token::new(Owner::Drained(id), self.config.uses_one_in > 0 && one_in(self.config.uses_one_in));
+        let token = Token::new(
+            Owner::Drained(id),
+            self.config.uses_one_in > 0 && one_in(self.config.uses_one_in),
+        );
         let (future, old) = {
             let mut drained = self.drained.borrow_mut();
-            let Some(other) = drained.iter_mut().find(|other| other.id == id) else { return };
-            let Some(future) = other.future.take() else { return };
+            let Some(other) = drained.iter_mut().find(|other| other.id == id) else {
+                return;
+            };
+            let Some(future) = other.future.take() else {
+                return;
+            };
             (future, other.token.replace(Arc::clone(&token)))
         };
         self.note("poll: drained", id, 0, 0);
@@ -1260,7 +1356,12 @@ impl<S: Subject> World<S> {
         };
         self.gone.borrow_mut().extend(old);
         let panicked = outcome.is_none();
-        if let Some(other) = self.drained.borrow_mut().iter_mut().find(|other| other.id == id) {
+        if let Some(other) = self
+            .drained
+            .borrow_mut()
+            .iter_mut()
+            .find(|other| other.id == id)
+        {
             other.future = Some(future);
         }
         if over || panicked {
@@ -1271,7 +1372,9 @@ impl<S: Subject> World<S> {
     fn drop_drained(&self, id: u64) {
         let other = {
             let mut drained = self.drained.borrow_mut();
-            let Some(place) = drained.iter().position(|other| other.id == id && other.future.is_some())
+            let Some(place) = drained
+                .iter()
+                .position(|other| other.id == id && other.future.is_some())
             else {
                 return;
             };
@@ -1299,7 +1402,11 @@ impl<S: Subject> World<S> {
                 let id = self.id();
                 self.note("driver: new", id, 0, 0);
                 let future = Some(self.subject.drive());
-                self.drivers.borrow_mut().push(Other { id, future, token: None });
+                self.drivers.borrow_mut().push(Other {
+                    id,
+                    future,
+                    token: None,
+                });
                 if !one_in(4) {
                     self.poll_driver(id);
                 }
@@ -1322,12 +1429,18 @@ impl<S: Subject> World<S> {
 
     fn poll_driver(&self, id: u64) {
         let left = self.later.get();
-        let token =
-            Token::new(Owner::Driver(id), self.config.uses_one_in > 0 && one_in(self.config.uses_one_in));
+        let token = Token::new(
+            Owner::Driver(id),
+            self.config.uses_one_in > 0 && one_in(self.config.uses_one_in),
+        );
         let (mut future, _old) = {
             let mut drivers = self.drivers.borrow_mut();
-            let Some(driver) = drivers.iter_mut().find(|driver| driver.id == id) else { return };
-            let Some(future) = driver.future.take() else { return };
+            let Some(driver) = drivers.iter_mut().find(|driver| driver.id == id) else {
+                return;
+            };
+            let Some(future) = driver.future.take() else {
+                return;
+            };
             (future, driver.token.replace(Arc::clone(&token)))
         };
         self.note("poll: driver", id, 0, 0);
@@ -1335,7 +1448,12 @@ impl<S: Subject> World<S> {
         let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
         _ = call(|| drop(waker));
         self.came(left);
-        if let Some(driver) = self.drivers.borrow_mut().iter_mut().find(|driver| driver.id == id) {
+        if let Some(driver) = self
+            .drivers
+            .borrow_mut()
+            .iter_mut()
+            .find(|driver| driver.id == id)
+        {
             driver.future = Some(future);
         }
         match outcome {
@@ -1358,7 +1476,9 @@ impl<S: Subject> World<S> {
     fn drop_driver(&self, id: u64) {
         let other = {
             let mut drivers = self.drivers.borrow_mut();
-            let Some(place) = drivers.iter().position(|driver| driver.id == id && driver.future.is_some())
+            let Some(place) = drivers
+                .iter()
+                .position(|driver| driver.id == id && driver.future.is_some())
             else {
                 return;
             };
@@ -1384,7 +1504,8 @@ impl<S: Subject> World<S> {
     fn pass_time(&self) {
         let now = self.time();
         let to = if self.config.steps_back && one_in(3) {
-            now.saturating_sub(below(200 * MILLI)).max(self.clock().newest().saturating_sub(400 * MILLI))
+            now.saturating_sub(below(200 * MILLI))
+                .max(self.clock().newest().saturating_sub(400 * MILLI))
         } else {
             now + match below(8) {
                 0 => below(2),
@@ -1401,7 +1522,9 @@ impl<S: Subject> World<S> {
     /// The alarm, in time or late; and what it was armed for.
     fn fire(&self) {
         let left = self.later.get();
-        let Some((at, who)) = self.clock().alarm() else { return };
+        let Some((at, who)) = self.clock().alarm() else {
+            return;
+        };
         let late = match below(8) {
             0 => below(9 * MILLI),
             1 => below(30 * MILLI),
@@ -1411,7 +1534,9 @@ impl<S: Subject> World<S> {
         let to = self.time().max(at + late);
         self.clock().set(to);
         self.note("alarm", to, 0, 0);
-        let Some(waker) = self.clock().take() else { return };
+        let Some(waker) = self.clock().take() else {
+            return;
+        };
         self.saw(|seen| seen.fired += 1);
         if one_in(4) {
             let copy = chance::paused(|| waker.clone());
@@ -1426,7 +1551,11 @@ impl<S: Subject> World<S> {
 
     /// Too early, or once more.
     fn fire_wrongly(&self) {
-        let waker = if one_in(2) { self.fired.borrow_mut().take() } else { self.clock().take() };
+        let waker = if one_in(2) {
+            self.fired.borrow_mut().take()
+        } else {
+            self.clock().take()
+        };
         if let Some(waker) = waker {
             self.note("alarm, too early or once more", 0, 0, 0);
             _ = call(|| waker.wake());
@@ -1437,13 +1566,17 @@ impl<S: Subject> World<S> {
         let left = self.later.get();
         let waiting = |world: &Self| {
             let waits = world.waits.borrow();
-            let waiting = waits.iter().filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken());
+            let waiting = waits
+                .iter()
+                .filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken());
             let permits: u64 = waiting.clone().map(|wait| u64::from(wait.min)).sum();
             (waiting.count() as u32, permits)
         };
         let before = waiting(self);
         self.note("count: waiting", before.0.into(), before.1, 0);
-        let Some(counts) = call(|| self.subject.counts()) else { return };
+        let Some(counts) = call(|| self.subject.counts()) else {
+            return;
+        };
         self.came(left);
         if chance::depth() > 0 || chance::has_meddled() {
             return;
@@ -1452,9 +1585,12 @@ impl<S: Subject> World<S> {
             fail(format!("{before:?} wait, and it counts {counts:?}"));
         }
         let tally = self.tally.get();
-        let unclaimed =
-            self.waits.borrow().iter().filter(|wait| wait.phase != Phase::Fresh && wait.is_woken()).count()
-                as u64;
+        let unclaimed = self
+            .waits
+            .borrow()
+            .iter()
+            .filter(|wait| wait.phase != Phase::Fresh && wait.is_woken())
+            .count() as u64;
         let near = |counted: u64, seen: u64, unclaimed: u64| {
             (seen..=seen + unclaimed + tally.unsure).contains(&counted)
         };
@@ -1464,7 +1600,9 @@ impl<S: Subject> World<S> {
             && near(counts.cancelled, tally.cancelled, 0)
             && near(counts.refused, tally.refused, 0);
         if !add_up {
-            fail(format!("{tally:?} and {unclaimed} unclaimed are counted as {counts:?}"));
+            fail(format!(
+                "{tally:?} and {unclaimed} unclaimed are counted as {counts:?}"
+            ));
         }
     }
 
@@ -1547,12 +1685,14 @@ impl<S: Subject> World<S> {
                 .then_some((takes, now));
             // Behind one that was late it may be granted as of then, as far as the slack goes;
             // and what comes by time, as of the instant at which it came.
-            let is_timeless = self.subject.net().is_empty() && !self.subject.held(wait.key).is_empty();
+            let is_timeless =
+                self.subject.net().is_empty() && !self.subject.held(wait.key).is_empty();
             let late = is_timeless && wait.until.is_some_and(|until| until + slack < now);
             let (key, min) = (wait.key, wait.min);
             let wait = &mut waits[place];
             wait.granted_late = late;
-            (wait.left_older, wait.overtook, wait.granted_in_time) = (left_older, overtook, in_time);
+            (wait.left_older, wait.overtook, wait.granted_in_time) =
+                (left_older, overtook, in_time);
             (wait.newest, wait.sole) = (newest, sole);
             if wait.is_leaked {
                 let leaked = &mut self.leaked.borrow_mut()[key];
@@ -1587,13 +1727,18 @@ impl<S: Subject> World<S> {
             let most = held + forgotten + leaked.most + unclaimed;
             for out in self.subject.held(key) {
                 if out < least || out > most {
-                    fail(format!("key {key}: {out} permits are out, and {least} to {most} are held"));
+                    fail(format!(
+                        "key {key}: {out} permits are out, and {least} to {most} are held"
+                    ));
                 }
             }
         }
         for net in self.subject.net() {
             if net < self.handed.get() {
-                fail(format!("{net} permits are taken, and {} handed out", self.handed.get()));
+                fail(format!(
+                    "{net} permits are taken, and {} handed out",
+                    self.handed.get()
+                ));
             }
         }
     }
@@ -1610,7 +1755,11 @@ impl<S: Subject> World<S> {
         };
         line.iter()
             .copied()
-            .filter(|&place| !line.iter().any(|&other| is_before(&waits[other], &waits[place])))
+            .filter(|&place| {
+                !line
+                    .iter()
+                    .any(|&other| is_before(&waits[other], &waits[place]))
+            })
             .collect()
     }
 
@@ -1643,7 +1792,8 @@ impl<S: Subject> World<S> {
                 if at == Some(now) {
                     let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());
                     // A clock that has gone back is before the instant at which it will be asked.
-                    foreseen |= predicted.is_some_and(|predicted| advanced.is_none() || predicted > now);
+                    foreseen |=
+                        predicted.is_some_and(|predicted| advanced.is_none() || predicted > now);
                     // Where the clock has gone back since it came in, it may be seen once more.
                     line = line.max(predicted.map_or(now, |predicted| predicted.max(now)));
                 } else {
@@ -1680,12 +1830,19 @@ impl<S: Subject> World<S> {
                 Next::OnRelease => due == u64::MAX,
             };
             if !right || due <= now {
-                fail(format!("to be called {next:?}, with {waiting} waits and {due} due"));
+                fail(format!(
+                    "to be called {next:?}, with {waiting} waits and {due} due"
+                ));
             }
         }
         if !later {
             self.time_is_seen_to(due);
-            let asleep = |drained: &Other| drained.token.as_ref().is_some_and(|token| !token.is_woken());
+            let asleep = |drained: &Other| {
+                drained
+                    .token
+                    .as_ref()
+                    .is_some_and(|token| !token.is_woken())
+            };
             if self.subject.is_drained() && self.drained.borrow().iter().any(asleep) {
                 fail("nothing is held, and drained sleeps");
             }
@@ -1711,20 +1868,28 @@ impl<S: Subject> World<S> {
                 }
         });
         if !comes {
-            fail(format!("something is due at {due}, and no driver or timer comes"));
+            fail(format!(
+                "something is due at {due}, and no driver or timer comes"
+            ));
         }
     }
 
     fn bounds(&self) {
         let waits = self.waits.borrow();
         let waiting = || waits.iter().filter(|wait| wait.phase == Phase::Waiting);
-        let Settings { max_permits, max_waiters, .. } = self.config.settings;
+        let Settings {
+            max_permits,
+            max_waiters,
+            ..
+        } = self.config.settings;
         if waiting().count() > max_waiters as usize {
             fail("more wait than may");
         }
         for key in 0..self.subject.keys() {
-            let line: u64 =
-                waiting().filter(|wait| wait.key == key).map(|wait| u64::from(wait.min.max(1))).sum();
+            let line: u64 = waiting()
+                .filter(|wait| wait.key == key)
+                .map(|wait| u64::from(wait.min.max(1)))
+                .sum();
             if line > max_permits {
                 fail(format!("{line} permits wait, of at most {max_permits}"));
             }
@@ -1735,7 +1900,10 @@ impl<S: Subject> World<S> {
     fn gone(&self) {
         for token in self.gone.take() {
             if Arc::strong_count(&token) != 1 {
-                fail(format!("{:?} is gone, and a clone of its waker is left", token.owner));
+                fail(format!(
+                    "{:?} is gone, and a clone of its waker is left",
+                    token.owner
+                ));
             }
         }
     }
@@ -1746,8 +1914,13 @@ impl<S: Subject> World<S> {
         loop {
             let drivers = self.drivers.borrow().len();
             let drained = self.drained.borrow().len();
-            let waits: Vec<_> =
-                self.waits.borrow().iter().filter(|wait| !wait.is_leaked).map(|wait| wait.id).collect();
+            let waits: Vec<_> = self
+                .waits
+                .borrow()
+                .iter()
+                .filter(|wait| !wait.is_leaked)
+                .map(|wait| wait.id)
+                .collect();
             match below(4) {
                 0 if drivers > 0 => {
                     let id = self.drivers.borrow()[index(drivers)].id;

@@ -1,4 +1,5 @@
-//! 10,000 tasks that wait, and at random are cancelled, have deadlines, are evicted, and give back: nothing is lost, and no wait allocates.
+//! 10,000 tasks that wait, and at random are cancelled, have deadlines, are evicted, and give back:
+//! nothing is lost, and no wait allocates.
 
 use core::cell::Cell;
 use core::future::{Future, poll_fn};
@@ -59,7 +60,10 @@ struct Watched<T> {
 
 impl<T> Watched<T> {
     fn new(timer: T) -> Self {
-        Self { timer, allocations: AtomicU64::new(0) }
+        Self {
+            timer,
+            allocations: AtomicU64::new(0),
+        }
     }
 }
 
@@ -181,7 +185,11 @@ async fn wait<R: Runtime, L: QueueLimiter>(
                 }
                 let now = queue.clock().now();
                 own += own_allocations(|| {
-                    let back = if random.below(4) == 0 { lease.refund_at(now, 1) } else { Ok(0) };
+                    let back = if random.below(4) == 0 {
+                        lease.refund_at(now, 1)
+                    } else {
+                        Ok(0)
+                    };
                     count(&seen.taken, u64::from(lease.permits()));
                     drop((back, lease));
                 });
@@ -204,13 +212,21 @@ fn nothing_is_lost<L: QueueLimiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
     assert_eq!(counts.refused, read(&seen.refused));
-    // Each that waited is counted as one thing; what was dropped was waiting still, or settled and not looked at.
+    // Each that waited is counted as one thing; what was dropped was waiting still, or settled and
+    // not looked at.
     let settled = counts.granted + counts.evicted + counts.cancelled + counts.late;
-    assert_eq!(read(&seen.waited) + read(&seen.too_late), settled, "{counts:?}");
+    assert_eq!(
+        read(&seen.waited) + read(&seen.too_late),
+        settled,
+        "{counts:?}"
+    );
     let told = [&seen.granted, &seen.evicted, &seen.late, &seen.dropped].map(read);
     assert_eq!(read(&seen.waited), told.iter().sum::<u64>());
     assert!(counts.granted >= told[0] && counts.evicted >= told[1] && counts.late >= told[2]);
-    assert!(told[0] > 0 && counts.cancelled > 0 && counts.late > 0, "it was about something: {counts:?}");
+    assert!(
+        told[0] > 0 && counts.cancelled > 0 && counts.late > 0,
+        "it was about something: {counts:?}"
+    );
     assert_eq!(read(&seen.allocations), 0, "no wait allocates");
 }
 
@@ -235,7 +251,8 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
         runtime.block_on(async {
             let over = Arc::new(AtomicBool::new(false));
             let canceller = start(&runtime, {
-                let (cancel, over, runtime) = (Arc::clone(&cancel), Arc::clone(&over), runtime.clone());
+                let (cancel, over, runtime) =
+                    (Arc::clone(&cancel), Arc::clone(&over), runtime.clone());
                 async move {
                     let mut random = Random(1);
                     while !over.load(Ordering::Relaxed) {
@@ -252,16 +269,45 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
             });
             let mut tasks = Vec::new();
             for number in 0..WAITERS {
-                let (seen, cancel, over) =
-                    (Arc::clone(&seen[number % 3]), Arc::clone(&cancel), Arc::clone(&over));
+                let (seen, cancel, over) = (
+                    Arc::clone(&seen[number % 3]),
+                    Arc::clone(&cancel),
+                    Arc::clone(&over),
+                );
                 let task: core::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match number % 3 {
-                    0 => Box::pin(wait(runtime.clone(), Arc::clone(&oldest), seen, cancel, number, over)),
-                    1 => Box::pin(wait(runtime.clone(), Arc::clone(&newest), seen, cancel, number, over)),
-                    _ => Box::pin(wait(runtime.clone(), Arc::clone(&rated), seen, cancel, number, over)),
+                    0 => Box::pin(wait(
+                        runtime.clone(),
+                        Arc::clone(&oldest),
+                        seen,
+                        cancel,
+                        number,
+                        over,
+                    )),
+                    1 => Box::pin(wait(
+                        runtime.clone(),
+                        Arc::clone(&newest),
+                        seen,
+                        cancel,
+                        number,
+                        over,
+                    )),
+                    _ => Box::pin(wait(
+                        runtime.clone(),
+                        Arc::clone(&rated),
+                        seen,
+                        cancel,
+                        number,
+                        over,
+                    )),
                 };
                 tasks.push(start(&runtime, task));
             }
-            assert!(runtime.timeout(time, core::future::pending::<()>()).await.is_none());
+            assert!(
+                runtime
+                    .timeout(time, core::future::pending::<()>())
+                    .await
+                    .is_none()
+            );
             over.store(true, Ordering::Relaxed);
             canceller.await;
             for task in tasks {
@@ -272,24 +318,37 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
         for (queue, seen) in [(&oldest, &seen[0]), (&newest, &seen[1])] {
             nothing_is_lost(queue, seen);
             is_conserved(queue, LIMIT.into());
-            drop(queue.try_acquire(LIMIT).expect("all permits are back, and the way is free"));
+            drop(
+                queue
+                    .try_acquire(LIMIT)
+                    .expect("all permits are back, and the way is free"),
+            );
         }
-        assert!(read(&seen[0].refused) > 0 && read(&seen[1].evicted) > 0, "both were full");
+        assert!(
+            read(&seen[0].refused) > 0 && read(&seen[1].evicted) > 0,
+            "both were full"
+        );
         nothing_is_lost(&rated, &seen[2]);
         let passed = rated.clock().now().saturating_since(begin);
         let most = u128::from(BURST) + u128::from(RATE) * passed.as_nanos() / 1_000_000_000;
         let taken = read(&seen[2].taken);
         assert!(u128::from(taken) <= most, "{taken} of {most}");
-        for (name, queue) in
-            [("oldest", oldest.counts()), ("newest", newest.counts()), ("rated", rated.counts())]
-        {
+        for (name, queue) in [
+            ("oldest", oldest.counts()),
+            ("newest", newest.counts()),
+            ("rated", rated.counts()),
+        ] {
             println!("{name}: {queue:?}");
         }
         println!("{taken} of {most} permits by time");
         if !R::TIMER_ALLOCATES {
             for timer in [oldest.clock(), newest.clock(), rated.clock()] {
                 // Its thread or task, once.
-                assert!(read(&timer.allocations) < 100, "the timer allocates: {:?}", timer.allocations);
+                assert!(
+                    read(&timer.allocations) < 100,
+                    "the timer allocates: {:?}",
+                    timer.allocations
+                );
             }
         }
     });

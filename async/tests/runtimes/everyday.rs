@@ -1,4 +1,5 @@
-//! What queues are for, on any runtime. Nothing is asserted of how soon something happens, unless nothing takes time there.
+//! What queues are for, on any runtime. Nothing is asserted of how soon something happens, unless
+//! nothing takes time there.
 
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
@@ -77,7 +78,9 @@ pub(crate) async fn never_more_are_out_than_there_are<R: Runtime>(runtime: &R) {
     is_conserved(&queue, LIMIT.into());
 }
 
-pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the_next<R: Runtime>(
+pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the_next<
+    R: Runtime,
+>(
     runtime: &R,
 ) {
     let queue = attended(runtime, Concurrency::new(1), 9);
@@ -87,7 +90,9 @@ pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the
         assert!(poll_once(wait.as_mut()).await.is_pending());
     }
     let own = Arc::clone(&queue);
-    let last = start(runtime, async move { own.acquire(1).await.map(|lease| lease.permits()) });
+    let last = start(runtime, async move {
+        own.acquire(1).await.map(|lease| lease.permits())
+    });
     until(|| queue.counts().waiters == 4).await;
 
     drop(waits.remove(1));
@@ -102,7 +107,9 @@ pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keeps_the_place<R: Runtime>(
+pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keeps_the_place<
+    R: Runtime,
+>(
     runtime: &R,
 ) {
     let queue = attended(runtime, Concurrency::new(1), 9);
@@ -118,10 +125,23 @@ pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keep
     }
     assert_eq!((queue.counts().cancelled, queue.counts().waiters), (1, 2));
     drop(held);
-    assert!(poll_once(second.as_mut()).await.is_pending(), "the other one was here before");
-    let lease = runtime.timeout(LONG, first).await.expect("granted").unwrap();
+    assert!(
+        poll_once(second.as_mut()).await.is_pending(),
+        "the other one was here before"
+    );
+    let lease = runtime
+        .timeout(LONG, first)
+        .await
+        .expect("granted")
+        .unwrap();
     drop(lease);
-    drop(runtime.timeout(LONG, second).await.expect("granted").unwrap());
+    drop(
+        runtime
+            .timeout(LONG, second)
+            .await
+            .expect("granted")
+            .unwrap(),
+    );
     is_conserved(&queue, 1);
 }
 
@@ -130,20 +150,28 @@ pub(crate) async fn a_deadline_is_that_of_the_queue_s_clock<R: Runtime>(runtime:
     let held = queue.acquire(1).await.unwrap();
     let now = queue.clock().now();
     let late = queue.acquire_until(1, now).await;
-    assert!(matches!(late, Err(Rejected::Deadline { permits: 1, .. })), "over already");
+    assert!(
+        matches!(late, Err(Rejected::Deadline { permits: 1, .. })),
+        "over already"
+    );
 
     // Behind it one who has more time, and so is not asked to go.
     let own = Arc::clone(&queue);
     let patient = start(runtime, async move {
         let until = own.clock().now().saturating_add(LONG);
-        own.acquire_until(1, until).await.map(|lease| lease.permits())
+        own.acquire_until(1, until)
+            .await
+            .map(|lease| lease.permits())
     });
     until(|| queue.counts().waiters == 1).await;
     let deadline = now.saturating_add(SOON);
     let late = queue.acquire_until(1, deadline).await;
     assert!(matches!(late, Err(Rejected::Deadline { permits: 1, .. })));
     let over = queue.clock().now();
-    assert!(over >= deadline && (!R::EXACT || over == deadline), "{over}");
+    assert!(
+        over >= deadline && (!R::EXACT || over == deadline),
+        "{over}"
+    );
     drop(held);
     assert_eq!(patient.await, Ok(1));
     let counts = queue.counts();
@@ -178,7 +206,10 @@ pub(crate) async fn the_newest_evict_the_oldest<R: Runtime>(runtime: &R) {
     for task in tasks {
         outcomes.push(task.await);
     }
-    assert!(matches!(outcomes[..], [Err(Rejected::Evicted { permits: 1, .. }), Ok(()), Ok(())]));
+    assert!(matches!(
+        outcomes[..],
+        [Err(Rejected::Evicted { permits: 1, .. }), Ok(()), Ok(())]
+    ));
     assert_eq!(*order.lock().unwrap(), [2, 1]);
     is_conserved(&queue, 1);
 }
@@ -191,7 +222,9 @@ pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Run
     let waits: Vec<_> = (0..3)
         .map(|_| {
             let own = Arc::clone(&queue);
-            start(runtime, async move { own.acquire(1).await.map(|lease| lease.permits()) })
+            start(runtime, async move {
+                own.acquire(1).await.map(|lease| lease.permits())
+            })
         })
         .collect();
     until(|| queue.counts().waiters == 3).await;
@@ -200,10 +233,16 @@ pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Run
         assert_eq!(wait.await, Err(Rejected::Closed { permits: 1 }));
     }
     driver.await;
-    assert_eq!(queue.acquire(1).await.unwrap_err(), Rejected::Closed { permits: 1 });
+    assert_eq!(
+        queue.acquire(1).await.unwrap_err(),
+        Rejected::Closed { permits: 1 }
+    );
 
     let mut drained = pin!(queue.drained());
-    assert!(poll_once(drained.as_mut()).await.is_pending(), "two are out");
+    assert!(
+        poll_once(drained.as_mut()).await.is_pending(),
+        "two are out"
+    );
     let own = Arc::clone(&queue);
     let drains = start(runtime, async move { own.drained().await });
     let other = runtime.clone();
@@ -218,7 +257,9 @@ pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Run
     is_conserved(&queue, 2);
 }
 
-pub(crate) async fn a_burst_is_served_at_the_rate_by_a_queue_that_attends_to_itself<R: Runtime>(runtime: &R) {
+pub(crate) async fn a_burst_is_served_at_the_rate_by_a_queue_that_attends_to_itself<R: Runtime>(
+    runtime: &R,
+) {
     a_burst_is_served_at_the_rate(runtime, false).await;
 }
 
@@ -239,7 +280,10 @@ async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
     }
     let begin = queue.clock().now();
     let mut served = Vec::new();
-    for mut wait in (0..30).map(|_| Box::pin(Acquire::new(Arc::clone(&queue), 1, 1))).collect::<Vec<_>>() {
+    for mut wait in (0..30)
+        .map(|_| Box::pin(Acquire::new(Arc::clone(&queue), 1, 1)))
+        .collect::<Vec<_>>()
+    {
         // In line before the next one; then elsewhere, with another waker.
         let first = poll_once(wait.as_mut()).await;
         let own = Arc::clone(&queue);
@@ -255,7 +299,10 @@ async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
     for (place, served) in served.into_iter().enumerate() {
         let due = begin.saturating_add(EVERY * u32::try_from(place).unwrap().saturating_sub(4));
         let at: Timestamp = served.await;
-        assert!(at >= due && (!R::EXACT || at == due), "{place}: at {at}, due at {due}");
+        assert!(
+            at >= due && (!R::EXACT || at == due),
+            "{place}: at {at}, due at {due}"
+        );
     }
     // What was due meanwhile was granted, and what is due next is not there yet.
     assert_eq!(queue.counts().waiters, 0);

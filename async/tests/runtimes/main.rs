@@ -1,4 +1,5 @@
-//! Queues on the runtimes that people use, in real time, and on one with a simulated time: the same bodies on all of them.
+//! Queues on the runtimes that people use, in real time, and on one with a simulated time: the same
+//! bodies on all of them.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -69,7 +70,11 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
         work();
         _ = tell.send(());
     });
-    assert_ne!(over.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout), "somebody sleeps for ever");
+    assert_ne!(
+        over.recv_timeout(time),
+        Err(mpsc::RecvTimeoutError::Timeout),
+        "somebody sleeps for ever"
+    );
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
@@ -109,7 +114,11 @@ impl Noise {
 fn is_conserved<L: QueueLimiter, T: Timer>(queue: &Queue<L, T>, available: u64) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
-    assert_eq!((queue.held(), queue.available()), (0, available), "all permits are back");
+    assert_eq!(
+        (queue.held(), queue.available()),
+        (0, available),
+        "all permits are back"
+    );
 }
 
 /// One body is a test on each runtime.

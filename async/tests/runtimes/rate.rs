@@ -1,7 +1,9 @@
 //! Rates in real time.
 //!
-//! A limiter of a million permits a second and a timer that tells apart a millisecond: what was due meanwhile is granted as of when it was due, so that the rate is held
-//! whatever the burst. That takes as many who wait as permits come in between two wake-ups: a line that is empty has nobody to whom they could be granted.
+//! A limiter of a million permits a second and a timer that tells apart a millisecond: what was due
+//! meanwhile is granted as of when it was due, so that the rate is held whatever the burst. That
+//! takes as many who wait as permits come in between two wake-ups: a line that is empty has nobody
+//! to whom they could be granted.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -14,7 +16,8 @@ use portcullis_core::{Clock, Rate, TokenBucket};
 use crate::runtime::{Pool, Runtime, Simulation, Smol, Tokio};
 use crate::{Noise, attended, start, until, within};
 
-/// Five at once, 25 wait, and one more is refused. All are served in their order, one each 200 ms: the last one after 5 s.
+/// Five at once, 25 wait, and one more is refused. All are served in their order, one each 200 ms:
+/// the last one after 5 s.
 async fn burst_of_30<R: Runtime>(runtime: &R) {
     const EVERY: Duration = Duration::from_millis(200);
     let noise = Noise::listen();
@@ -26,7 +29,9 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
         let (own, log) = (Arc::clone(&queue), Arc::clone(&served));
         tasks.push(start(runtime, async move {
             let lease = Acquire::new(Arc::clone(&own), 1, 1).await;
-            log.lock().unwrap().push((place, own.clock().now().saturating_since(begin)));
+            log.lock()
+                .unwrap()
+                .push((place, own.clock().now().saturating_since(begin)));
             drop(lease.unwrap());
         }));
         let came = || served.lock().unwrap().len() + queue.counts().waiters as usize;
@@ -35,26 +40,39 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
     let waiters = queue.counts().waiters;
     if queue.clock().now().saturating_since(begin) < EVERY {
         assert_eq!((served.lock().unwrap().len(), waiters), (5, 25));
-        assert!(matches!(queue.acquire(1).await, Err(Rejected::QueueFull { permits: 1, .. })));
+        assert!(matches!(
+            queue.acquire(1).await,
+            Err(Rejected::QueueFull { permits: 1, .. })
+        ));
     }
     for task in tasks {
         task.await;
     }
-    let noise = if R::EXACT { Duration::ZERO } else { noise.end().into_iter().max().unwrap_or_default() };
+    let noise = if R::EXACT {
+        Duration::ZERO
+    } else {
+        noise.end().into_iter().max().unwrap_or_default()
+    };
     let served = served.lock().unwrap();
     let mut late = Duration::ZERO;
     for (index, (place, at)) in served.iter().enumerate() {
         let due = EVERY * place.saturating_sub(4);
         assert!(*at >= due, "{place}: {at:?} before {due:?}");
         late = late.max(at.saturating_sub(due));
-        // Those that are served in time are far apart. Where the machine was late, tasks that were granted one after the other run in any order.
-        let before = served[..index].iter().filter(|(other, when)| other > place && *when + noise < *at);
+        // Those that are served in time are far apart. Where the machine was late, tasks that were
+        // granted one after the other run in any order.
+        let before = served[..index]
+            .iter()
+            .filter(|(other, when)| other > place && *when + noise < *at);
         assert_eq!(before.count(), 0, "in their order: {served:?}");
     }
     let last = served.last().unwrap().1;
     println!("the last after {last:?}; none later than {late:?}; the machine {noise:?}");
     assert!(!R::EXACT || late.is_zero());
-    assert!(last <= Duration::from_secs(5).mul_f64(1.03) + noise, "{last:?}");
+    assert!(
+        last <= Duration::from_secs(5).mul_f64(1.03) + noise,
+        "{last:?}"
+    );
     let counts = queue.counts();
     assert_eq!((counts.granted, counts.waiters, counts.permits), (25, 0, 0));
 }
@@ -78,18 +96,28 @@ fn a_burst_of_30_at_5_per_second_takes_5_seconds_and_keeps_its_order() {
 }
 
 /// What the machine can do in a development build is less.
-const RATE: u32 = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
+const RATE: u32 = if cfg!(debug_assertions) {
+    10_000
+} else {
+    1_000_000
+};
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// The permits that tasks take one by one, each second, in parts of the rate; and what the machine's lateness may have cost.
+/// The permits that tasks take one by one, each second, in parts of the rate; and what the
+/// machine's lateness may have cost.
 fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
-    let queue = attended(runtime, TokenBucket::new(Rate::per_second(RATE), burst.into()), u64::MAX);
+    let queue = attended(
+        runtime,
+        TokenBucket::new(Rate::per_second(RATE), burst.into()),
+        u64::MAX,
+    );
     let taken = Arc::new(AtomicU32::new(0));
     let over = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
         let tasks: Vec<_> = (0..tasks)
             .map(|_| {
-                let (queue, taken, over) = (Arc::clone(&queue), Arc::clone(&taken), Arc::clone(&over));
+                let (queue, taken, over) =
+                    (Arc::clone(&queue), Arc::clone(&taken), Arc::clone(&over));
                 start(runtime, async move {
                     while !over.load(Ordering::Relaxed) {
                         drop(queue.acquire(1).await.unwrap());
@@ -115,16 +143,25 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
         for task in tasks {
             task.await;
         }
-        // By so much a wake-up may be late before those who wait are fewer than what came in, or the slack is over.
-        let may_be = Duration::from_millis(10).min(Duration::from_secs_f64(waiters / f64::from(RATE) / 2.0));
-        let late: Duration = noise.into_iter().map(|late| late.saturating_sub(may_be)).sum();
+        // By so much a wake-up may be late before those who wait are fewer than what came in, or
+        // the slack is over.
+        let may_be =
+            Duration::from_millis(10).min(Duration::from_secs_f64(waiters / f64::from(RATE) / 2.0));
+        let late: Duration = noise
+            .into_iter()
+            .map(|late| late.saturating_sub(may_be))
+            .sum();
         let time = end.0.saturating_since(begin.0).as_secs_f64();
-        (f64::from(end.1.wrapping_sub(begin.1)) / time / f64::from(RATE), late.as_secs_f64() / time)
+        (
+            f64::from(end.1.wrapping_sub(begin.1)) / time / f64::from(RATE),
+            late.as_secs_f64() / time,
+        )
     })
 }
 
-/// Never above the bound, and at one of five times not below the part `least` of the rate. On a machine that is too busy for that, as far as it was late: the timer, the
-/// tasks and who listens are so at different times.
+/// Never above the bound, and at one of five times not below the part `least` of the rate. On a
+/// machine that is too busy for that, as far as it was late: the timer, the tasks and who listens
+/// are so at different times.
 fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
     within(Duration::from_mins(2), move || {
         for burst in [1, 1_000] {
@@ -145,15 +182,23 @@ fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
                 }
                 best = best.max(part + 3.0 * late);
             }
-            assert!(best >= least, "burst {burst}: less than the rate, five times");
+            assert!(
+                best >= least,
+                "burst {burst}: less than the rate, five times"
+            );
         }
     });
 }
 
 #[test]
 fn a_rate_beyond_what_a_timer_can_tell_apart_is_held_with_a_thread_s_timer() {
-    // One thread grants all, and wakes each task through the pool's channel: at 1,000,000 a second that is nearly all it can do.
-    is_held(Pool::new(), 3_000, if cfg!(debug_assertions) { 0.99 } else { 0.95 });
+    // One thread grants all, and wakes each task through the pool's channel: at 1,000,000 a second
+    // that is nearly all it can do.
+    is_held(
+        Pool::new(),
+        3_000,
+        if cfg!(debug_assertions) { 0.99 } else { 0.95 },
+    );
 }
 
 #[test]

@@ -59,7 +59,9 @@ impl Tokio {
     }
 
     fn build(builder: &mut runtime::Builder) -> Self {
-        Self(Box::leak(Box::new(builder.enable_time().build().expect("it can be built"))))
+        Self(Box::leak(Box::new(
+            builder.enable_time().build().expect("it can be built"),
+        )))
     }
 }
 
@@ -132,7 +134,12 @@ pub(crate) struct Pool(ThreadPool);
 
 impl Pool {
     pub(crate) fn new() -> Self {
-        Self(ThreadPool::builder().pool_size(2).create().expect("threads can be started"))
+        Self(
+            ThreadPool::builder()
+                .pool_size(2)
+                .create()
+                .expect("threads can be started"),
+        )
     }
 }
 
@@ -171,7 +178,8 @@ async fn before<F: Future, T: Timer>(future: F, timer: T, time: Duration) -> Opt
     .await
 }
 
-/// Tasks in one thread, and a time that goes on to the next alarm whenever nobody has anything to do.
+/// Tasks in one thread, and a time that goes on to the next alarm whenever nobody has anything to
+/// do.
 #[derive(Clone, Default)]
 pub(crate) struct Simulation(Arc<World>);
 
@@ -200,7 +208,12 @@ impl Timer for Alarm {
         if at <= self.now() {
             return Poll::Ready(());
         }
-        let old = self.world.alarms.lock().unwrap().insert(self.number, (at, waker.clone()));
+        let old = self
+            .world
+            .alarms
+            .lock()
+            .unwrap()
+            .insert(self.number, (at, waker.clone()));
         drop(old);
         Poll::Pending
     }
@@ -239,10 +252,21 @@ fn woken() -> Arc<Woken> {
 
 impl World {
     fn go_on(&self) {
-        let next = self.alarms.lock().unwrap().values().map(|(at, _)| *at).min();
+        let next = self
+            .alarms
+            .lock()
+            .unwrap()
+            .values()
+            .map(|(at, _)| *at)
+            .min();
         let now = next.expect("somebody runs, or waits for a time");
         self.clock.set(now);
-        let mut due: Vec<_> = self.alarms.lock().unwrap().extract_if(|_, (at, _)| *at <= now).collect();
+        let mut due: Vec<_> = self
+            .alarms
+            .lock()
+            .unwrap()
+            .extract_if(|_, (at, _)| *at <= now)
+            .collect();
         due.sort_by_key(|(number, _)| *number);
         for (_, (_, waker)) in due {
             waker.wake();
@@ -256,7 +280,10 @@ impl Runtime for Simulation {
     const EXACT: bool = true;
 
     fn timer(&self) -> Alarm {
-        Alarm { world: Arc::clone(&self.0), number: self.0.timers.fetch_add(1, Ordering::Relaxed) }
+        Alarm {
+            world: Arc::clone(&self.0),
+            number: self.0.timers.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {

@@ -1,4 +1,5 @@
-//! Queues under a manual time, futures that are polled by hand, and a lock that watches who comes in.
+//! Queues under a manual time, futures that are polled by hand, and a lock that watches who comes
+//! in.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use core::cell::{Cell, RefCell};
@@ -52,7 +53,11 @@ pub struct Hand {
 
 impl Hand {
     pub const fn new() -> Self {
-        Self { clock: ManualClock::new(), alarm: Mutex::new(None), armed: Mutex::new(Vec::new()) }
+        Self {
+            clock: ManualClock::new(),
+            alarm: Mutex::new(None),
+            armed: Mutex::new(Vec::new()),
+        }
     }
 
     /// When it is to wake next.
@@ -138,7 +143,10 @@ pub struct Task<F: Future> {
 impl<F: Future> Task<F> {
     /// Not polled yet.
     pub fn new(future: F) -> Self {
-        Self { future: Box::pin(future), wakes: Arc::default() }
+        Self {
+            future: Box::pin(future),
+            wakes: Arc::default(),
+        }
     }
 
     /// Polled once, and pending.
@@ -204,7 +212,8 @@ thread_local! {
     static BEFORE_UNLOCK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// A thread's mutex that says, instead of waiting for itself, that it is held already; and that lets something happen just before it is left.
+/// A thread's mutex that says, instead of waiting for itself, that it is held already; and that
+/// lets something happen just before it is left.
 pub struct Watched(ThreadLock);
 
 impl Watched {

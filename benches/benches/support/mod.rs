@@ -40,7 +40,11 @@ impl Pressure {
     }
 
     fn threads(self) -> usize {
-        if matches!(self, Self::Uncontended) { 1 } else { 2 }
+        if matches!(self, Self::Uncontended) {
+            1
+        } else {
+            2
+        }
     }
 
     fn check(self, asked: u64, granted: u64) {
@@ -57,13 +61,17 @@ impl Pressure {
 /// A group of benches with the settings of this project.
 pub fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
-    group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
+    group
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .sample_size(50);
     group
 }
 
 /// Measures `operation`, which is told the time and says whether it was granted.
 ///
-/// Time goes on by 4 ns from one call to the next, for each thread by itself, and from one sample to the next.
+/// Time goes on by 4 ns from one call to the next, for each thread by itself, and from one sample
+/// to the next.
 pub fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
     pressure: Pressure,
@@ -89,17 +97,25 @@ pub fn bench_owned<T>(
                 let own = own(time(first));
                 barrier.wait();
                 let start = Instant::now();
-                let count = (first..first + operations).filter(|i| operation(&own, time(*i))).count() as u64;
+                let count = (first..first + operations)
+                    .filter(|i| operation(&own, time(*i)))
+                    .count() as u64;
                 let taken = start.elapsed();
                 granted.fetch_add(count, Relaxed);
                 taken
             };
             std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..pressure.threads()).map(|_| scope.spawn(work)).collect();
-                threads.into_iter().map(|thread| thread.join().expect("an operation panicked")).max()
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("an operation panicked"))
+                    .max()
             })
             .unwrap_or_default()
         });
     });
-    pressure.check(next.into_inner() * pressure.threads() as u64, granted.into_inner());
+    pressure.check(
+        next.into_inner() * pressure.threads() as u64,
+        granted.into_inner(),
+    );
 }

@@ -16,7 +16,13 @@ pub(crate) fn rows() -> Vec<Contest> {
             3 => (row, granting(AllOf::new((bucket(), bucket(), bucket())))),
             _ => (row, array_of(n)),
         })
-        .map(|(row, ours)| Contest { row, threads: 1, expected: Expected::Granted, ours, peers: vec![] })
+        .map(|(row, ours)| Contest {
+            row,
+            threads: 1,
+            expected: Expected::Granted,
+            ours,
+            peers: vec![],
+        })
         .collect()
 }
 
@@ -50,7 +56,10 @@ pub(super) fn array_of(n: u32) -> Contestant {
 
 /// On a line of its own, as limits of different scope are.
 fn bucket() -> &'static TokenBucket {
-    Box::leak(Box::new(CachePadded::new(TokenBucket::new(Rate::per_second(999_999_937), 1 << 30))))
+    Box::leak(Box::new(CachePadded::new(TokenBucket::new(
+        Rate::per_second(999_999_937),
+        1 << 30,
+    ))))
 }
 
 fn granting(limits: AllOf<impl Limits + Sync + 'static>) -> Contestant {
@@ -59,7 +68,11 @@ fn granting(limits: AllOf<impl Limits + Sync + 'static>) -> Contestant {
         let start = clock.fetch_add(4 * operations, Relaxed);
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(limits.try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1).is_ok());
+            granted += u64::from(
+                limits
+                    .try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1)
+                    .is_ok(),
+            );
         }
         granted
     })

@@ -20,7 +20,10 @@ pub(crate) fn rows() -> Vec<Contest> {
         ours: ours(come),
         peers: vec![mutex_and_condvar(come)],
     };
-    vec![row("blocking.handoff", Come::InTurn), row("blocking.contended", Come::AtOnce)]
+    vec![
+        row("blocking.handoff", Come::InTurn),
+        row("blocking.contended", Come::AtOnce),
+    ]
 }
 
 /// When a thread that has given the permit back comes for it again.
@@ -35,7 +38,9 @@ enum Come {
 fn ours(come: Come) -> Contestant {
     let queue: CachePadded<Queue<_, _>> =
         CachePadded::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX));
-    contending("portcullis", come, move |work| queue.blocking_acquire(1).map(|_lease| work()).is_ok())
+    contending("portcullis", come, move |work| {
+        queue.blocking_acquire(1).map(|_lease| work()).is_ok()
+    })
 }
 
 /// What one writes first.
@@ -56,7 +61,8 @@ fn mutex_and_condvar(come: Come) -> Contestant {
     })
 }
 
-/// Threads that have the permit for about 100 ns each time. `with_permit` runs what it is given while it has it, and says whether it got it.
+/// Threads that have the permit for about 100 ns each time. `with_permit` runs what it is given
+/// while it has it, and says whether it got it.
 fn contending(
     name: &'static str,
     come: Come,
@@ -91,7 +97,10 @@ static HOLD: LazyLock<u64> = LazyLock::new(|| {
         start.elapsed()
     });
     // The fastest was disturbed the least.
-    let nanos = taken.min().map_or(1, |taken| taken.as_nanos() as u64).max(1);
+    let nanos = taken
+        .min()
+        .map_or(1, |taken| taken.as_nanos() as u64)
+        .max(1);
     (ROUNDS * 100 / nanos).max(1)
 });
 

@@ -25,8 +25,11 @@ pub(crate) fn rows() -> Vec<Contest> {
 
 /// Each item has a permit of a limit for as long as it is in the channel.
 fn ours(threads: usize) -> Contestant {
-    let queue: &'static Queue<_, _> =
-        Box::leak(Box::new(Queue::new(Concurrency::new(ROOM), Timeless, u64::MAX)));
+    let queue: &'static Queue<_, _> = Box::leak(Box::new(Queue::new(
+        Concurrency::new(ROOM),
+        Timeless,
+        u64::MAX,
+    )));
     let (sender, receiver) = channel(queue, NonZero::new(ROOM).expect("some"), PerItem);
     passing(
         "portcullis",

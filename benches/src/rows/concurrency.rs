@@ -10,7 +10,9 @@ const LIMIT: u32 = 10;
 pub(crate) fn rows() -> Vec<Contest> {
     let limit = CachePadded::new(Concurrency::new(LIMIT));
     let ours = Contestant::new("portcullis", move |_, operations| {
-        (0..operations).filter(|_| limit.try_acquire(1).is_ok()).count() as u64
+        (0..operations)
+            .filter(|_| limit.try_acquire(1).is_ok())
+            .count() as u64
     });
     vec![Contest {
         row: "concurrency.cycle",
@@ -24,20 +26,26 @@ pub(crate) fn rows() -> Vec<Contest> {
 pub(super) fn tokio() -> Contestant {
     let semaphore = CachePadded::new(tokio::sync::Semaphore::new(LIMIT as usize));
     Contestant::new("tokio", move |_, operations| {
-        (0..operations).filter(|_| semaphore.try_acquire().is_ok()).count() as u64
+        (0..operations)
+            .filter(|_| semaphore.try_acquire().is_ok())
+            .count() as u64
     })
 }
 
 fn async_lock() -> Contestant {
     let semaphore = CachePadded::new(async_lock::Semaphore::new(LIMIT as usize));
     Contestant::new("async-lock", move |_, operations| {
-        (0..operations).filter(|_| semaphore.try_acquire().is_some()).count() as u64
+        (0..operations)
+            .filter(|_| semaphore.try_acquire().is_some())
+            .count() as u64
     })
 }
 
 fn maitake_sync() -> Contestant {
     let semaphore = CachePadded::new(maitake_sync::Semaphore::new(LIMIT as usize));
     Contestant::new("maitake-sync", move |_, operations| {
-        (0..operations).filter(|_| semaphore.try_acquire(1).is_ok()).count() as u64
+        (0..operations)
+            .filter(|_| semaphore.try_acquire(1).is_ok())
+            .count() as u64
     })
 }

@@ -1,4 +1,5 @@
-//! What a cost does as something grows: threads, segments, permits, limits. Measured for charts only.
+//! What a cost does as something grows: threads, segments, permits, limits. Measured for charts
+//! only.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -6,7 +7,9 @@ use core::time::Duration;
 use std::thread;
 
 use crossbeam_utils::CachePadded;
-use portcullis_core::{Concurrency, FixedWindow, LimiterExt, Rate, SlidingWindow, Timestamp, TokenBucket};
+use portcullis_core::{
+    Concurrency, FixedWindow, LimiterExt, Rate, SlidingWindow, Timestamp, TokenBucket,
+};
 
 use crate::measure::{Contest, Contestant, Expected, Plan};
 use crate::rows::{all_of, concurrency, token_bucket};
@@ -39,7 +42,11 @@ impl Line {
             println!("{name:<26} {size:>7} {nanos:>9.2}   by {grows}");
             (f64::from(size), nanos)
         };
-        Self { grows, name, points: sizes.iter().map(point).collect() }
+        Self {
+            grows,
+            name,
+            points: sizes.iter().map(point).collect(),
+        }
     }
 }
 
@@ -47,23 +54,38 @@ const THREADS: &str = "threads";
 
 /// Measures all lines, those of one chart one after the other.
 pub(crate) fn lines(plan: &Plan) -> Vec<Line> {
-    [by_threads(plan), by_segments(plan), by_permits(plan), by_limits(plan)].into_iter().flatten().collect()
+    [
+        by_threads(plan),
+        by_segments(plan),
+        by_permits(plan),
+        by_limits(plan),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// All threads on one limiter; more of them than cores would measure the scheduler.
 fn by_threads(plan: &Plan) -> Vec<Line> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let sizes: Vec<u32> =
-        (0..32).map(|power| 1 << power).take_while(|size| *size as usize <= cores).collect();
-    let line =
-        |name, contestant: &dyn Fn(u32) -> Contestant| Line::measure(plan, THREADS, name, &sizes, contestant);
+    let sizes: Vec<u32> = (0..32)
+        .map(|power| 1 << power)
+        .take_while(|size| *size as usize <= cores)
+        .collect();
+    let line = |name, contestant: &dyn Fn(u32) -> Contestant| {
+        Line::measure(plan, THREADS, name, &sizes, contestant)
+    };
     vec![
         line("floor", &|_| Contestant::floor()),
         line("token bucket", &|_| granting(bucket(), 4, 1)),
-        line("fixed window", &|_| granting(FixedWindow::new(LIMIT, WINDOW), 2, 1)),
+        line("fixed window", &|_| {
+            granting(FixedWindow::new(LIMIT, WINDOW), 2, 1)
+        }),
         line("sliding window", &|_| granting(sliding(8), 2, 1)),
         line("concurrency", &|_| granting(Concurrency::new(10_000), 1, 1)),
-        line("governor, fake clock", &|_| token_bucket::governor_fake_clock()),
+        line("governor, fake clock", &|_| {
+            token_bucket::governor_fake_clock()
+        }),
         line("tokio semaphore", &|_| concurrency::tokio()),
     ]
 }
@@ -77,7 +99,11 @@ fn by_segments(plan: &Plan) -> Vec<Line> {
     vec![
         line("grant", &|segments| granting(sliding(segments), 2, 1)),
         line("grant and roll", &|segments| {
-            granting(sliding(segments), WINDOW.as_nanos() as u64 / u64::from(segments), 1)
+            granting(
+                sliding(segments),
+                WINDOW.as_nanos() as u64 / u64::from(segments),
+                1,
+            )
         }),
     ]
 }
@@ -89,16 +115,30 @@ fn by_permits(plan: &Plan) -> Vec<Line> {
         Line::measure(plan, "permits", name, &sizes, contestant)
     };
     vec![
-        line("token bucket", &|permits| granting(bucket(), 4 * u64::from(permits), permits)),
-        line("fixed window", &|permits| granting(FixedWindow::new(LIMIT, WINDOW), 2, permits)),
-        line("sliding window", &|permits| granting(sliding(8), 2, permits)),
-        line("concurrency", &|permits| granting(Concurrency::new(10_000), 1, permits)),
+        line("token bucket", &|permits| {
+            granting(bucket(), 4 * u64::from(permits), permits)
+        }),
+        line("fixed window", &|permits| {
+            granting(FixedWindow::new(LIMIT, WINDOW), 2, permits)
+        }),
+        line("sliding window", &|permits| {
+            granting(sliding(8), 2, permits)
+        }),
+        line("concurrency", &|permits| {
+            granting(Concurrency::new(10_000), 1, permits)
+        }),
     ]
 }
 
 /// Token buckets judged as one.
 fn by_limits(plan: &Plan) -> Vec<Line> {
-    vec![Line::measure(plan, "limits", "all of", &[1, 2, 3, 4, 5, 6, 7, 8], &all_of::array_of)]
+    vec![Line::measure(
+        plan,
+        "limits",
+        "all of",
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        &all_of::array_of,
+    )]
 }
 
 const WINDOW: Duration = Duration::from_millis(80);
@@ -117,7 +157,9 @@ fn sliding(segments: u32) -> SlidingWindow<64> {
 fn granting(limiter: impl LimiterExt + Sync + 'static, step: u64, permits: u32) -> Contestant {
     let limiter = CachePadded::new(limiter);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let clocks: Vec<_> = (0..cores).map(|_| CachePadded::new(AtomicU64::new(1 << 40))).collect();
+    let clocks: Vec<_> = (0..cores)
+        .map(|_| CachePadded::new(AtomicU64::new(1 << 40)))
+        .collect();
     Contestant::new("portcullis", move |thread, operations| {
         let start = clocks[thread].fetch_add(step * operations, Relaxed);
         let mut granted = 0;

@@ -1,7 +1,7 @@
 //! Token buckets by key against governor's keyed limiter, which keeps them in a `DashMap`.
 //!
-//! Both are filled with all keys before anything is measured, hash by the standard library's `RandomState`, and are asked for the same
-//! keys in the same order, drawn beforehand.
+//! Both are filled with all keys before anything is measured, hash by the standard library's
+//! `RandomState`, and are asked for the same keys in the same order, drawn beforehand.
 
 use core::array;
 use core::cell::LazyCell;
@@ -47,7 +47,9 @@ const START: u64 = 1 << 40;
 
 /// Granted, at explicit times that go on by 4 ns from one operation to the next.
 fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
-    let field: LazyField = Rc::new(LazyCell::new(Box::new(move || Arc::new(Field::new(keys, exponent)))));
+    let field: LazyField = Rc::new(LazyCell::new(Box::new(move || {
+        Arc::new(Field::new(keys, exponent))
+    })));
     Contest {
         row,
         threads,
@@ -80,7 +82,9 @@ impl Field {
         let table = Keyed::new(limit.expect("settings that fit"), lines, RandomState::new());
         let start = Timestamp::from_nanos(START);
         // The few that find all their places taken would not be granted, and are not asked for.
-        let found: Vec<u64> = (0..keys as u64).filter(|key| ask(&table, &[*key], START) == 1).collect();
+        let found: Vec<u64> = (0..keys as u64)
+            .filter(|key| ask(&table, &[*key], START) == 1)
+            .collect();
         let held = table.statistics_at(start).held;
         // Of those that share an entry, none has one of its own.
         let sharing = 2 * (found.len() - held);
@@ -92,7 +96,11 @@ impl Field {
             100.0 * own,
             keys - found.len(),
         );
-        Self { table, draws: draw(&found, exponent), note }
+        Self {
+            table,
+            draws: draw(&found, exponent),
+            note,
+        }
     }
 
     /// The keys of `operations` operations from number `first` on, in pieces.
@@ -107,7 +115,8 @@ impl Field {
     }
 }
 
-/// The grants of one permit for each of `keys`, at times that go on by 4 ns. The tables are filled by this as well, so that all of it is compiled into one loop.
+/// The grants of one permit for each of `keys`, at times that go on by 4 ns. The tables are filled
+/// by this as well, so that all of it is compiled into one loop.
 #[inline(never)]
 fn ask(table: &Table, keys: &[u64], start: u64) -> u64 {
     let mut granted = 0;
@@ -169,11 +178,19 @@ fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
     Contestant::prepared("governor-keyed", move || {
         let field = Arc::clone(&field);
         let clock = FakeRelativeClock::default();
-        let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
+        let quota =
+            Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
         let limiter = RateLimiter::dashmap_with_clock(quota, clock.clone());
-        let ask =
-            move |keys: &[u64]| keys.iter().filter(|key| limiter.check_key(*key).is_ok()).count() as u64;
-        assert_eq!(ask(&(0..keys as u64).collect::<Vec<_>>()), keys as u64, "a burst for each");
+        let ask = move |keys: &[u64]| {
+            keys.iter()
+                .filter(|key| limiter.check_key(*key).is_ok())
+                .count() as u64
+        };
+        assert_eq!(
+            ask(&(0..keys as u64).collect::<Vec<_>>()),
+            keys as u64,
+            "a burst for each"
+        );
         let cursors = cursors();
         Ready::new(move |thread, operations| {
             clock.advance(Duration::from_nanos(2 * operations));
@@ -183,7 +200,8 @@ fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
     })
 }
 
-/// Where each thread has come to in what was drawn: each run begins where the one before has ended, and two threads lie far apart.
+/// Where each thread has come to in what was drawn: each run begins where the one before has ended,
+/// and two threads lie far apart.
 fn cursors() -> [CachePadded<AtomicU64>; 2] {
     [0, DRAWS as u64 / 2].map(|first| CachePadded::new(AtomicU64::new(first)))
 }

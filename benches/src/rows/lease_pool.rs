@@ -11,10 +11,18 @@ pub(crate) fn rows() -> Vec<Contest> {
     let ours = Contestant::new("portcullis", move |_, operations| {
         let mut released = 0;
         for _ in 0..operations {
-            let id = pool.claim_at(Timestamp::ZERO, 1, None).expect("a free slot and a permit");
+            let id = pool
+                .claim_at(Timestamp::ZERO, 1, None)
+                .expect("a free slot and a permit");
             released += u64::from(pool.release(black_box(id)) == Ok(1));
         }
         released
     });
-    vec![Contest { row: "lease_pool.cycle", threads: 1, expected: Expected::Granted, ours, peers: vec![] }]
+    vec![Contest {
+        row: "lease_pool.cycle",
+        threads: 1,
+        expected: Expected::Granted,
+        ours,
+        peers: vec![],
+    }]
 }

@@ -1,4 +1,5 @@
-//! Slices of one token bucket, one for each thread, against governor's limiter, which all threads share.
+//! Slices of one token bucket, one for each thread, against governor's limiter, which all threads
+//! share.
 
 use core::array;
 use core::sync::atomic::AtomicU64;
@@ -32,17 +33,24 @@ fn allow(threads: usize) -> Contest {
 }
 
 fn ours() -> Contestant {
-    // A burst that lets a thread fall behind the other one by a tenth of a second, and leaves bits for the positions.
-    let settings =
-        TokenBucket::builder(Rate::per_second(PLENTY), 1 << 27).origin(Timestamp::from_nanos(START));
+    // A burst that lets a thread fall behind the other one by a tenth of a second, and leaves bits
+    // for the positions.
+    let settings = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 27)
+        .origin(Timestamp::from_nanos(START));
     let bucket = CachePadded::new(settings.build_sliced().expect("settings that fit"));
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(START)));
     Contestant::new("portcullis", move |thread, operations| {
         let start = clocks[thread].fetch_add(4 * operations, Relaxed);
-        let slice = bucket.slice_at(Timestamp::from_nanos(start), SIZE).expect("a small part of the burst");
+        let slice = bucket
+            .slice_at(Timestamp::from_nanos(start), SIZE)
+            .expect("a small part of the burst");
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(slice.try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1).is_ok());
+            granted += u64::from(
+                slice
+                    .try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1)
+                    .is_ok(),
+            );
         }
         granted
     })

@@ -1,4 +1,5 @@
-//! The token bucket against governor's generic cell rate algorithm, ratelimit's and leaky-bucket's buckets, and a bucket in a mutex.
+//! The token bucket against governor's generic cell rate algorithm, ratelimit's and leaky-bucket's
+//! buckets, and a bucket in a mutex.
 
 use core::array;
 use core::num::NonZeroU32;
@@ -13,17 +14,26 @@ use governor::{Quota, RateLimiter};
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
 use portcullis_core::{
-    AdjustableBucket, Clock, CoarseClock, Limiter, LimiterExt, MonotonicClock, Rate, Timestamp, TokenBucket,
+    AdjustableBucket, Clock, CoarseClock, Limiter, LimiterExt, MonotonicClock, Rate, Timestamp,
+    TokenBucket,
 };
 use ratelimit::Ratelimiter;
 
 use crate::measure::{Contest, Contestant, Expected};
 
-/// Permits a second, for rows in which all are granted: close to the clock's resolution, and a prime.
+/// Permits a second, for rows in which all are granted: close to the clock's resolution, and a
+/// prime.
 const PLENTY: u32 = 999_999_937;
 
 pub(crate) fn rows() -> Vec<Contest> {
-    vec![allow(1), allow(2), deny(), clocked(), clocked_std(), adjustable()]
+    vec![
+        allow(1),
+        allow(2),
+        deny(),
+        clocked(),
+        clocked_std(),
+        adjustable(),
+    ]
 }
 
 /// Granted, at explicit times that go on by 4 ns from one operation to the next.
@@ -54,7 +64,11 @@ fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
         let start = clocks[thread].fetch_add(4 * operations, Relaxed);
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(bucket.try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1).is_ok());
+            granted += u64::from(
+                bucket
+                    .try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1)
+                    .is_ok(),
+            );
         }
         granted
     })
@@ -71,13 +85,15 @@ fn adjustable() -> Contest {
     }
 }
 
-/// governor's own fake clock, which stands still during a run: cheaper for it than one that it had to read anew.
+/// governor's own fake clock, which stands still during a run: cheaper for it than one that it had
+/// to read anew.
 pub(super) fn governor_fake_clock() -> Contestant {
     let clock = FakeRelativeClock::default();
     let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
     let limiter = CachePadded::new(RateLimiter::direct_with_clock(quota, clock.clone()));
     Contestant::new("governor-fake-clock", move |_, operations| {
-        // Twice what it needs. Not much more, or a thread that has read the clock before another one advances it is denied.
+        // Twice what it needs. Not much more, or a thread that has read the clock before another
+        // one advances it is denied.
         clock.advance(Duration::from_nanos(2 * operations));
         (0..operations).filter(|_| limiter.check().is_ok()).count() as u64
     })
@@ -85,9 +101,8 @@ pub(super) fn governor_fake_clock() -> Contestant {
 
 pub(super) fn governor(expected: Expected) -> Contestant {
     let quota = match expected {
-        Expected::Granted => {
-            Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::new(1 << 30).unwrap())
-        }
+        Expected::Granted => Quota::per_second(NonZeroU32::new(PLENTY).unwrap())
+            .allow_burst(NonZeroU32::new(1 << 30).unwrap()),
         Expected::Denied => Quota::per_hour(NonZeroU32::MIN),
     };
     let limiter = CachePadded::new(RateLimiter::direct(quota));
@@ -106,7 +121,10 @@ fn mutex() -> Contestant {
         last: Instant,
     }
     let burst = f64::from(1 << 30);
-    let bucket = CachePadded::new(Mutex::new(Bucket { level: burst, last: Instant::now() }));
+    let bucket = CachePadded::new(Mutex::new(Bucket {
+        level: burst,
+        last: Instant::now(),
+    }));
     Contestant::new("mutex", move |_, operations| {
         let mut granted = 0;
         for _ in 0..operations {
@@ -128,11 +146,17 @@ fn mutex() -> Contestant {
 fn deny() -> Contest {
     let bucket = CachePadded::new(TokenBucket::new(Rate::per_hour(1), 1));
     let start = 1 << 40;
-    bucket.take_at(Timestamp::from_nanos(start), 1).expect("the one permit");
+    bucket
+        .take_at(Timestamp::from_nanos(start), 1)
+        .expect("the one permit");
     let ours = Contestant::new("portcullis", move |_, operations| {
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(bucket.try_acquire_at(Timestamp::from_nanos(start + i), 1).is_ok());
+            granted += u64::from(
+                bucket
+                    .try_acquire_at(Timestamp::from_nanos(start + i), 1)
+                    .is_ok(),
+            );
         }
         granted
     });
@@ -146,11 +170,16 @@ fn deny() -> Contest {
 }
 
 fn with_clock(clock: impl Clock + Sync + 'static) -> Contestant {
-    // At this rate the word comes around every 18 s, so that the bucket must not start from a clock's zero.
-    let bucket = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 30).origin(clock.now()).build();
+    // At this rate the word comes around every 18 s, so that the bucket must not start from a
+    // clock's zero.
+    let bucket = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 30)
+        .origin(clock.now())
+        .build();
     let bucket = CachePadded::new(bucket.expect("settings that fit"));
     Contestant::new("portcullis", move |_, operations| {
-        (0..operations).filter(|_| bucket.try_acquire_at(clock.now(), 1).is_ok()).count() as u64
+        (0..operations)
+            .filter(|_| bucket.try_acquire_at(clock.now(), 1).is_ok())
+            .count() as u64
     })
 }
 
@@ -185,7 +214,9 @@ fn ratelimit() -> Contestant {
         .build()
         .expect("within its bounds");
     Contestant::new("ratelimit", move |_, operations| {
-        (0..operations).filter(|_| limiter.try_wait().is_ok()).count() as u64
+        (0..operations)
+            .filter(|_| limiter.try_wait().is_ok())
+            .count() as u64
     })
 }
 
@@ -198,7 +229,10 @@ fn leaky_bucket() -> Contestant {
         .interval(Duration::from_millis(1))
         .fair(false)
         .build();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
     Contestant::new("leaky-bucket", move |_, operations| {
         let _runtime = runtime.enter();
         (0..operations).filter(|_| limiter.try_acquire(1)).count() as u64

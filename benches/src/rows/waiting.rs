@@ -1,4 +1,5 @@
-//! Waits for a permit, one thread: what is granted at once, what is handed from task to task, and what is given up.
+//! Waits for a permit, one thread: what is granted at once, what is handed from task to task, and
+//! what is given up.
 
 mod executor;
 
@@ -15,7 +16,9 @@ use crossbeam_utils::CachePadded;
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
 use portcullis_async::{Queue, QueueCounts};
-use portcullis_core::{Clock, CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket};
+use portcullis_core::{
+    Clock, CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket,
+};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 use executor::{Executor, yield_once};
@@ -180,12 +183,19 @@ where
         })
     });
     let peers = fair.iter().map(|&fair| leaky_bucket(fair)).collect();
-    Contest { row, threads: 1, expected: Expected::Granted, ours, peers }
+    Contest {
+        row,
+        threads: 1,
+        expected: Expected::Granted,
+        ours,
+        peers,
+    }
 }
 
 const PLENTY: u32 = 999_999_937;
 
-/// Fair, as it comes, it decides under a lock and reads the standard library's clock; else it subtracts from a counter.
+/// Fair, as it comes, it decides under a lock and reads the standard library's clock; else it
+/// subtracts from a counter.
 fn leaky_bucket(fair: bool) -> Contestant {
     let limiter = LeakyBucket::builder()
         .max(1 << 30)
@@ -194,16 +204,26 @@ fn leaky_bucket(fair: bool) -> Contestant {
         .interval(Duration::from_millis(1))
         .fair(fair)
         .build();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    Contestant::new(if fair { "leaky-bucket" } else { "leaky-bucket-unfair" }, move |_, operations| {
-        let _runtime = runtime.enter();
-        at_once(async {
-            for _ in 0..operations {
-                limiter.acquire_one().await;
-            }
-            operations
-        })
-    })
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    Contestant::new(
+        if fair {
+            "leaky-bucket"
+        } else {
+            "leaky-bucket-unfair"
+        },
+        move |_, operations| {
+            let _runtime = runtime.enter();
+            at_once(async {
+                for _ in 0..operations {
+                    limiter.acquire_one().await;
+                }
+                operations
+            })
+        },
+    )
 }
 
 /// One permit, which goes round among tasks that all want it again and again.
@@ -221,9 +241,19 @@ fn hand_off_with<S: Semaphore>(tasks: usize) -> Contestant {
         let executor = Mutex::new(executor);
         Ready::new(move |_, operations| {
             let (taken, handed) = turns.so_far();
-            executor.lock().run_until(|| turns.so_far().0 == taken + operations);
-            assert!(semaphore.counts().is_none_or(|counts| counts.waiters as usize == tasks - 1));
-            if S::IN_ORDER { turns.so_far().1 - handed } else { operations }
+            executor
+                .lock()
+                .run_until(|| turns.so_far().0 == taken + operations);
+            assert!(
+                semaphore
+                    .counts()
+                    .is_none_or(|counts| counts.waiters as usize == tasks - 1)
+            );
+            if S::IN_ORDER {
+                turns.so_far().1 - handed
+            } else {
+                operations
+            }
         })
     })
 }
@@ -251,7 +281,8 @@ impl Turns {
     fn count(&self, task: usize) {
         let (taken, handed) = self.so_far();
         self.taken.store(taken + 1, Relaxed);
-        self.handed.store(handed + u64::from(self.last.load(Relaxed) != task), Relaxed);
+        self.handed
+            .store(handed + u64::from(self.last.load(Relaxed) != task), Relaxed);
         self.last.store(task, Relaxed);
     }
 
@@ -275,7 +306,9 @@ fn cancel_with<S: Semaphore>(waiters: usize) -> Contestant {
             let polled = wait.as_mut().poll(&mut context);
             (wait, polled)
         };
-        let (_, Poll::Ready(permit)) = wait() else { panic!("the permit was free") };
+        let (_, Poll::Ready(permit)) = wait() else {
+            panic!("the permit was free")
+        };
         mem::forget(permit);
         let waits: Vec<_> = (0..waiters).map(|_| wait().0).collect();
         let middle = waiters / 2;
@@ -286,13 +319,22 @@ fn cancel_with<S: Semaphore>(waiters: usize) -> Contestant {
             let before = semaphore.counts();
             let mut waiting = 0;
             for _ in 0..operations {
-                // Whoever stands in the middle of the queue: those behind move up by one, and the new one is the last.
+                // Whoever stands in the middle of the queue: those behind move up by one, and the
+                // new one is the last.
                 let wait = &mut waits[*next];
                 wait.set(semaphore.acquire());
                 waiting += u64::from(wait.as_mut().poll(&mut context).is_pending());
-                *next = if *next + 1 == waiters { middle } else { *next + 1 };
+                *next = if *next + 1 == waiters {
+                    middle
+                } else {
+                    *next + 1
+                };
             }
-            assert!(semaphore.counts().is_none_or(|counts| counts.waiters as usize == waiters));
+            assert!(
+                semaphore
+                    .counts()
+                    .is_none_or(|counts| counts.waiters as usize == waiters)
+            );
             // Each of them gave up, and each of them waits.
             match (before, semaphore.counts()) {
                 (Some(before), Some(after)) => waiting.min(after.cancelled - before.cancelled),

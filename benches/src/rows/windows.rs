@@ -30,7 +30,10 @@ pub(crate) fn rows() -> Vec<Contest> {
 fn against_estimator() -> Vec<Contest> {
     let fixed = FixedWindow::new(LIMIT, WINDOW);
     let sliding = SlidingWindow::<8>::new(LIMIT, WINDOW, 8);
-    let strict = SlidingWindow::<9>::builder(LIMIT, WINDOW, 8).strict().build().expect("fits");
+    let strict = SlidingWindow::<9>::builder(LIMIT, WINDOW, 8)
+        .strict()
+        .build()
+        .expect("fits");
     [
         ("fixed_window.allow", ours(fixed)),
         ("sliding_window.allow", ours(sliding)),
@@ -55,7 +58,11 @@ fn ours(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
         let start = started.fetch_add(1 << 36, Relaxed);
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(limiter.try_acquire_at(Timestamp::from_nanos(start + 2 * i), 1).is_ok());
+            granted += u64::from(
+                limiter
+                    .try_acquire_at(Timestamp::from_nanos(start + 2 * i), 1)
+                    .is_ok(),
+            );
         }
         granted
     })
@@ -65,6 +72,8 @@ fn ours(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
 fn estimator() -> Contestant {
     let rate = Estimator::new(WINDOW);
     Contestant::new("pingora-limits", move |_, operations| {
-        (0..operations).filter(|_| rate.observe(&1, 1) < isize::MAX).count() as u64
+        (0..operations)
+            .filter(|_| rate.observe(&1, 1) < isize::MAX)
+            .count() as u64
     })
 }

@@ -1,7 +1,7 @@
 //! Records held against a bound.
 
-/// What happened between two instants, in nanoseconds on the trial's clock. For an admission, what encloses the instant at which
-/// it counts; for a lease, a time for which it was certainly held.
+/// What happened between two instants, in nanoseconds on the trial's clock. For an admission, what
+/// encloses the instant at which it counts; for a lease, a time for which it was certainly held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// Not before this.
@@ -29,12 +29,16 @@ impl Verdict {
 
     /// Also breaks if `also` is not the case.
     pub(crate) fn and(self, also: bool, otherwise: &str) -> Self {
-        if self.held() && !also { Self::Broken(otherwise.into()) } else { self }
+        if self.held() && !also {
+            Self::Broken(otherwise.into())
+        } else {
+            self
+        }
     }
 }
 
-/// Checks every span of time that begins with one admission and ends with another, both included, against what `allowed` says
-/// of the span from its first to its last instant.
+/// Checks every span of time that begins with one admission and ends with another, both included,
+/// against what `allowed` says of the span from its first to its last instant.
 pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64) -> Verdict {
     records.sort_unstable_by_key(|record| record.to);
     let mut starts: Vec<u64> = records.iter().map(|record| record.from).collect();
@@ -44,7 +48,10 @@ pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64)
     for start in starts {
         let after = records.partition_point(|record| record.to < start);
         let mut count = 0;
-        for record in records[after..].iter().filter(|record| record.from >= start) {
+        for record in records[after..]
+            .iter()
+            .filter(|record| record.from >= start)
+        {
             count += u64::from(record.permits);
             let (most, length) = (allowed(start, record.to), record.to - start);
             if count > most {
@@ -90,7 +97,11 @@ pub(crate) fn held_at_once(records: &[Record], limit: u64) -> Verdict {
     });
     let most = most.unsigned_abs();
     let text = format!("{most} of {limit} at once");
-    if most > limit { Verdict::Broken(text) } else { Verdict::Held(text) }
+    if most > limit {
+        Verdict::Broken(text)
+    } else {
+        Verdict::Held(text)
+    }
 }
 
 #[cfg(test)]
@@ -98,7 +109,14 @@ mod tests {
     use super::*;
 
     fn at(instants: &[u64]) -> Vec<Record> {
-        instants.iter().map(|&at| Record { from: at, to: at, permits: 1 }).collect()
+        instants
+            .iter()
+            .map(|&at| Record {
+                from: at,
+                to: at,
+                permits: 1,
+            })
+            .collect()
     }
 
     /// A burst of 2, and one permit for each 10.
@@ -124,26 +142,49 @@ mod tests {
     #[test]
     fn an_admission_in_doubt_accuses_nobody() {
         let mut records = at(&[0, 0]);
-        records.push(Record { from: 0, to: 10, permits: 1 });
+        records.push(Record {
+            from: 0,
+            to: 10,
+            permits: 1,
+        });
         assert!(spans(records.clone(), bucket).held());
-        records.push(Record { from: 0, to: 9, permits: 1 });
+        records.push(Record {
+            from: 0,
+            to: 9,
+            permits: 1,
+        });
         assert!(!spans(records, bucket).held());
     }
 
     #[test]
     fn the_nearest_approach_is_shown_and_of_several_the_longest() {
-        assert_eq!(spans(at(&[0, 0, 50]), bucket), Verdict::Held("2 of 2 in 0ns".into()));
-        assert_eq!(spans(at(&[0, 0, 10, 25]), bucket), Verdict::Held("4 of 4 in 25ns".into()));
+        assert_eq!(
+            spans(at(&[0, 0, 50]), bucket),
+            Verdict::Held("2 of 2 in 0ns".into())
+        );
+        assert_eq!(
+            spans(at(&[0, 0, 10, 25]), bucket),
+            Verdict::Held("4 of 4 in 25ns".into())
+        );
         assert_eq!(span(7, 8, 99_900_000), "7 of 8 in 99ms");
-        assert_eq!(spans(Vec::new(), bucket), Verdict::Held("0 of 1 in 0ns".into()));
+        assert_eq!(
+            spans(Vec::new(), bucket),
+            Verdict::Held("0 of 1 in 0ns".into())
+        );
     }
 
     #[test]
     fn leases_that_overlap_add_up_and_those_that_touch_do_not() {
         let lease = |from, to, permits| Record { from, to, permits };
         let leases = [lease(0, 10, 2), lease(10, 20, 3), lease(15, 16, 1)];
-        assert_eq!(held_at_once(&leases, 4), Verdict::Held("4 of 4 at once".into()));
-        assert_eq!(held_at_once(&leases, 3), Verdict::Broken("4 of 3 at once".into()));
+        assert_eq!(
+            held_at_once(&leases, 4),
+            Verdict::Held("4 of 4 at once".into())
+        );
+        assert_eq!(
+            held_at_once(&leases, 3),
+            Verdict::Broken("4 of 3 at once".into())
+        );
         assert_eq!(
             held_at_once(&[lease(7, 7, 9), lease(9, 7, 9)], 1),
             Verdict::Held("0 of 1 at once".into())

@@ -1,4 +1,5 @@
-//! A burst of 30 requests at a queue, all at once: some are served, the others wait, in their order, as long as the rate says.
+//! A burst of 30 requests at a queue, all at once: some are served, the others wait, in their
+//! order, as long as the rate says.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -48,7 +49,11 @@ struct Request {
 impl Wake for Request {
     fn wake(self: Arc<Self>) {
         let at = self.told.queue.clock().now();
-        self.told.granted.lock().unwrap_or_else(PoisonError::into_inner).push((self.number, at));
+        self.told
+            .granted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((self.number, at));
         self.told.thread.unpark();
     }
 }
@@ -56,7 +61,10 @@ impl Wake for Request {
 impl Burst {
     /// As the demo does it, at `rate` permits each second.
     pub(crate) fn at(rate: u32) -> Self {
-        Self { rate, tolerance: 0.03 }
+        Self {
+            rate,
+            tolerance: 0.03,
+        }
     }
 
     /// The time from one permit to the next.
@@ -69,7 +77,8 @@ impl Burst {
         Duration::from_secs(QUEUED as u64) / self.rate
     }
 
-    /// Sends the requests, and has `show` see how they stand until all are served, or should long have been.
+    /// Sends the requests, and has `show` see how they stand until all are served, or should long
+    /// have been.
     pub(crate) fn run(self, mut show: impl FnMut(&Timeline)) -> Timeline {
         let bucket = TokenBucket::new(Rate::per_second(self.rate), BURST as u64);
         let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), QUEUED as u64));
@@ -79,15 +88,24 @@ impl Burst {
             granted: Mutex::default(),
             thread: thread::current(),
         });
-        let mut waits: Vec<Option<Waits>> =
-            (0..REQUESTS).map(|_| Some(Box::pin(Acquire::new(Arc::clone(&queue), 1, 1)))).collect();
+        let mut waits: Vec<Option<Waits>> = (0..REQUESTS)
+            .map(|_| Some(Box::pin(Acquire::new(Arc::clone(&queue), 1, 1))))
+            .collect();
         let begin = queue.clock().now();
-        let mut timeline =
-            Timeline { burst: self, now: Duration::ZERO, served: [None; REQUESTS], order: Vec::new() };
+        let mut timeline = Timeline {
+            burst: self,
+            now: Duration::ZERO,
+            served: [None; REQUESTS],
+            order: Vec::new(),
+        };
         let mut look = |timeline: &mut Timeline, number: usize, at: Timestamp| {
-            let waker = Waker::from(Arc::new(Request { number, told: Arc::clone(&told) }));
-            let outcome =
-                waits[number].as_mut().map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker)));
+            let waker = Waker::from(Arc::new(Request {
+                number,
+                told: Arc::clone(&told),
+            }));
+            let outcome = waits[number]
+                .as_mut()
+                .map(|wait| wait.as_mut().poll(&mut Context::from_waker(&waker)));
             if let Some(Poll::Ready(outcome)) = outcome {
                 waits[number] = None;
                 if outcome.is_ok() {
@@ -102,7 +120,8 @@ impl Burst {
         let most = self.length() * 2 + Duration::from_secs(1);
         while timeline.waiting() > 0 && timeline.now < most {
             thread::park_timeout(FRAME);
-            let granted = core::mem::take(&mut *told.granted.lock().unwrap_or_else(PoisonError::into_inner));
+            let granted =
+                core::mem::take(&mut *told.granted.lock().unwrap_or_else(PoisonError::into_inner));
             for (number, at) in granted {
                 look(&mut timeline, number, at);
             }
@@ -124,7 +143,8 @@ pub(crate) struct Timeline {
     order: Vec<usize>,
 }
 
-/// The places in a line of the picture: one for each permit that comes in, and one for the beginning.
+/// The places in a line of the picture: one for each permit that comes in, and one for the
+/// beginning.
 const PLACES: usize = QUEUED + 1;
 
 impl Timeline {
@@ -187,7 +207,10 @@ impl Timeline {
     /// A request's line.
     fn line(&self, number: usize) -> String {
         let (line, end) = match self.served[number] {
-            Some(at) => ("·".repeat(self.place(at)) + "■", format!("{:.2}s", at.as_secs_f64())),
+            Some(at) => (
+                "·".repeat(self.place(at)) + "■",
+                format!("{:.2}s", at.as_secs_f64()),
+            ),
             None => ("·".repeat(self.place(self.now) + 1), String::new()),
         };
         format!("{:>2} {line:<PLACES$} {end:>6}", number + 1)
@@ -197,7 +220,12 @@ impl Timeline {
     fn lengths(&self) -> String {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let waited = |place: usize| {
-            let served = self.served.iter().flatten().filter(|at| self.place(**at) <= place).count();
+            let served = self
+                .served
+                .iter()
+                .flatten()
+                .filter(|at| self.place(**at) <= place)
+                .count();
             REQUESTS - served
         };
         let level = |place: usize| LEVELS[(waited(place) * 8).div_ceil(QUEUED).min(8)];
@@ -214,7 +242,8 @@ mod tests {
     /// As if each had been served in time.
     fn served() -> Timeline {
         let every = Duration::from_millis(200);
-        let at = |number: usize| Some(every * u32::try_from(number.saturating_sub(BURST - 1)).unwrap());
+        let at =
+            |number: usize| Some(every * u32::try_from(number.saturating_sub(BURST - 1)).unwrap());
         Timeline {
             burst: Burst::at(5),
             now: Duration::from_secs(5),
@@ -237,7 +266,8 @@ mod tests {
             change(&mut timeline);
             timeline.verdict()
         };
-        let last = |timeline: &mut Timeline, at| timeline.served[29] = Some(Duration::from_millis(at));
+        let last =
+            |timeline: &mut Timeline, at| timeline.served[29] = Some(Duration::from_millis(at));
         let mut timeline = served();
         for (at, held) in [(4_999, false), (5_000, true), (5_149, true), (5_151, false)] {
             last(&mut timeline, at);
@@ -258,34 +288,55 @@ mod tests {
         assert_eq!(lines[0], "5.00s: 30 of 30 served, 0 wait");
         assert_eq!(
             lines[1],
-            format!(" 1 ■{}  0.00s   16 {}■{}  2.20s", " ".repeat(25), "·".repeat(11), " ".repeat(14))
+            format!(
+                " 1 ■{}  0.00s   16 {}■{}  2.20s",
+                " ".repeat(25),
+                "·".repeat(11),
+                " ".repeat(14)
+            )
         );
         assert_eq!(
             lines[15],
-            format!("15 {}■{}  2.00s   30 {}■  5.00s", "·".repeat(10), " ".repeat(15), "·".repeat(25))
+            format!(
+                "15 {}■{}  2.00s   30 {}■  5.00s",
+                "·".repeat(10),
+                " ".repeat(15),
+                "·".repeat(25)
+            )
         );
         assert!(lines[16].contains("█") && lines[16].contains("▁ ") && lines.len() == 17);
-        assert!(lines.iter().all(|line| line.chars().count() < 80), "{lines:?}");
+        assert!(
+            lines.iter().all(|line| line.chars().count() < 80),
+            "{lines:?}"
+        );
 
         timeline.now = Duration::from_secs(1);
         timeline.order.truncate(10);
         timeline.served[10..].fill(None);
         let lines = timeline.lines();
         assert_eq!(lines[0], "1.00s: 10 of 30 served, 20 wait");
-        assert_eq!(lines[1].trim_start_matches(" 1 ■").trim_start(), "0.00s   16 ······");
+        assert_eq!(
+            lines[1].trim_start_matches(" 1 ■").trim_start(),
+            "0.00s   16 ······"
+        );
     }
 
     #[test]
     fn a_burst_is_served_in_its_order_and_not_before_its_time() {
         let mut frames = 0;
-        let timeline = Burst { rate: 100, tolerance: 10.0 }.run(|timeline| {
+        let timeline = Burst {
+            rate: 100,
+            tolerance: 10.0,
+        }
+        .run(|timeline| {
             frames += 1;
             assert!(timeline.order.len() >= BURST);
         });
         assert!(frames > 1);
         assert!(timeline.verdict().held(), "{timeline:?}");
         for (number, at) in timeline.served.iter().flatten().enumerate() {
-            let due = Duration::from_millis(10) * u32::try_from(number.saturating_sub(BURST - 1)).unwrap();
+            let due = Duration::from_millis(10)
+                * u32::try_from(number.saturating_sub(BURST - 1)).unwrap();
             assert!(*at >= due, "{number}: {timeline:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! A line for each trial while it runs, and the burst's timeline, if a terminal watches; the table, the last timeline and the summary at the end.
+//! A line for each trial while it runs, and the burst's timeline, if a terminal watches; the table,
+//! the last timeline and the summary at the end.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -57,13 +58,27 @@ impl Display {
         });
         let elapsed = Duration::from_nanos(progress.elapsed.load(Relaxed));
         self.update(index, &progress, elapsed, word(&verdict));
-        let (admitted, denied) = (progress.admitted.load(Relaxed), progress.denied.load(Relaxed));
-        Outcome { trial, admitted, denied, speed: per_second(admitted + denied, elapsed), verdict }
+        let (admitted, denied) = (
+            progress.admitted.load(Relaxed),
+            progress.denied.load(Relaxed),
+        );
+        Outcome {
+            trial,
+            admitted,
+            denied,
+            speed: per_second(admitted + denied, elapsed),
+            verdict,
+        }
     }
 
     fn update(&self, index: usize, progress: &Progress, elapsed: Duration, verdict: &str) {
-        let Some(bar) = self.bars.get(index) else { return };
-        let (admitted, denied) = (progress.admitted.load(Relaxed), progress.denied.load(Relaxed));
+        let Some(bar) = self.bars.get(index) else {
+            return;
+        };
+        let (admitted, denied) = (
+            progress.admitted.load(Relaxed),
+            progress.denied.load(Relaxed),
+        );
         bar.set_position(elapsed.as_millis() as u64);
         bar.set_message(format!(
             "{:>10} admitted {:>11} denied {verdict}",
@@ -87,10 +102,18 @@ impl Display {
         self.lines.clear()?;
         let mut rows = vec![HEADINGS.map(String::from)];
         rows.extend(outcomes.iter().map(cells));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
         let widths: [usize; COLUMNS] = core::array::from_fn(width);
         let Hammer { threads, length } = hammer;
-        writeln!(out, "{threads} threads, one of them 10ms late, hammered each limiter for {length:?}\n")?;
+        writeln!(
+            out,
+            "{threads} threads, one of them 10ms late, hammered each limiter for {length:?}\n"
+        )?;
         for row in &rows {
             let mut line = String::new();
             for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
@@ -142,7 +165,13 @@ pub(crate) fn timeline(out: &mut impl Write, timeline: &Timeline) -> io::Result<
     }
     let verdict = timeline.verdict();
     let (Verdict::Held(seen) | Verdict::Broken(seen)) = &verdict;
-    writeln!(out, "\nqueue  {}  {}  {seen}  {}", timeline.configured(), timeline.bound(), word(&verdict))
+    writeln!(
+        out,
+        "\nqueue  {}  {}  {seen}  {}",
+        timeline.configured(),
+        timeline.bound(),
+        word(&verdict)
+    )
 }
 
 /// Writes to `out` how many bounds held.
@@ -159,12 +188,26 @@ pub(crate) fn summary(out: &mut impl Write, held: &[bool]) -> io::Result<()> {
 }
 
 const COLUMNS: usize = 8;
-const HEADINGS: [&str; COLUMNS] =
-    ["limiter", "configured", "admitted", "denied", "decisions/s", "bound", "nearest", ""];
+const HEADINGS: [&str; COLUMNS] = [
+    "limiter",
+    "configured",
+    "admitted",
+    "denied",
+    "decisions/s",
+    "bound",
+    "nearest",
+    "",
+];
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
 fn cells(outcome: &Outcome) -> [String; COLUMNS] {
-    let Outcome { trial, admitted, denied, speed: decisions, verdict } = outcome;
+    let Outcome {
+        trial,
+        admitted,
+        denied,
+        speed: decisions,
+        verdict,
+    } = outcome;
     let (Verdict::Held(seen) | Verdict::Broken(seen)) = verdict;
     [
         trial.name.into(),

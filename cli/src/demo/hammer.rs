@@ -5,7 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::thread;
 
-use portcullis_core::{Clock, Concurrency, LeasePool, Limiter, LimiterExt, MonotonicClock, Timestamp};
+use portcullis_core::{
+    Clock, Concurrency, LeasePool, Limiter, LimiterExt, MonotonicClock, Timestamp,
+};
 
 use super::bound::Record;
 
@@ -47,7 +49,8 @@ struct Thread<'a> {
 }
 
 impl Hammer {
-    /// Runs `work` on every thread, and returns all that they recorded. `work` is told the thread's number.
+    /// Runs `work` on every thread, and returns all that they recorded. `work` is told the thread's
+    /// number.
     fn run(
         &self,
         clock: &MonotonicClock,
@@ -60,27 +63,41 @@ impl Hammer {
         let records = thread::scope(|scope| {
             let spawn = |number| {
                 scope.spawn(move || {
-                    let mut thread = Thread { clock, end, progress, records: Vec::new() };
+                    let mut thread = Thread {
+                        clock,
+                        end,
+                        progress,
+                        records: Vec::new(),
+                    };
                     work(&mut thread, number);
                     thread.records
                 })
             };
             let threads: Vec<_> = (0..self.threads).map(spawn).collect();
             // A thread that panicked has found a defect of the program, which is not to be hidden.
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
         });
         let elapsed = clock.now().as_nanos() - start.as_nanos();
         progress.elapsed.store(elapsed, Ordering::Relaxed);
         records
     }
 
-    /// Asks `limiter` for a permit at a time, and records each admission with the instants that enclose the one it counts at.
-    pub(crate) fn admissions(&self, limiter: &(impl Limiter + Sync), progress: &Progress) -> Vec<Record> {
+    /// Asks `limiter` for a permit at a time, and records each admission with the instants that
+    /// enclose the one it counts at.
+    pub(crate) fn admissions(
+        &self,
+        limiter: &(impl Limiter + Sync),
+        progress: &Progress,
+    ) -> Vec<Record> {
         let clock = MonotonicClock::new();
         let newest = AtomicU64::new(0);
         self.run(&clock, progress, |thread, number| {
             thread.until_the_end(|thread| {
-                // Acquire: pairs with the release below. What has been published was written to the limiter before this is asked.
+                // Acquire: pairs with the release below. What has been published was written to the
+                // limiter before this is asked.
                 let written = newest.load(Ordering::Acquire);
                 let mut now = clock.now();
                 if number == 1 {
@@ -91,7 +108,11 @@ impl Hammer {
                     let to = clock.now().as_nanos();
                     newest.fetch_max(now.as_nanos(), Ordering::Release);
                     let from = now.as_nanos().max(written);
-                    thread.records.push(Record { from, to, permits: 1 });
+                    thread.records.push(Record {
+                        from,
+                        to,
+                        permits: 1,
+                    });
                 }
                 admitted
             });
@@ -106,7 +127,8 @@ impl Hammer {
         });
     }
 
-    /// Takes leases of one to three permits, holds each a moment, and records the time for which it was certainly held.
+    /// Takes leases of one to three permits, holds each a moment, and records the time for which it
+    /// was certainly held.
     pub(crate) fn leases(&self, limiter: &Concurrency, progress: &Progress) -> Vec<Record> {
         let clock = MonotonicClock::new();
         self.run(&clock, progress, |thread, number| {
@@ -114,7 +136,9 @@ impl Hammer {
             thread.until_the_end(|thread| {
                 turn = turn.wrapping_add(1);
                 let permits = 1 + turn % 3;
-                let Ok(lease) = limiter.try_acquire(permits) else { return false };
+                let Ok(lease) = limiter.try_acquire(permits) else {
+                    return false;
+                };
                 let from = clock.now().as_nanos();
                 hold(turn);
                 let to = clock.now().as_nanos();
@@ -125,8 +149,9 @@ impl Hammer {
         })
     }
 
-    /// Claims leases of one to three permits with a deadline, of which some are released in time, some late, and some never. Each
-    /// thread sweeps when it is denied. Records the time for which each lease was certainly held.
+    /// Claims leases of one to three permits with a deadline, of which some are released in time,
+    /// some late, and some never. Each thread sweeps when it is denied. Records the time for which
+    /// each lease was certainly held.
     pub(crate) fn claims<const N: usize>(
         &self,
         pool: &LeasePool<Concurrency, N>,
@@ -186,8 +211,12 @@ impl Thread<'_> {
     fn until_the_end(&mut self, mut ask: impl FnMut(&mut Self) -> bool) {
         while self.clock.now() < self.end && self.records.len() < MOST_RECORDS {
             let admitted = (0..BATCH).map(|_| u64::from(ask(self))).sum();
-            self.progress.admitted.fetch_add(admitted, Ordering::Relaxed);
-            self.progress.denied.fetch_add(u64::from(BATCH) - admitted, Ordering::Relaxed);
+            self.progress
+                .admitted
+                .fetch_add(admitted, Ordering::Relaxed);
+            self.progress
+                .denied
+                .fetch_add(u64::from(BATCH) - admitted, Ordering::Relaxed);
             thread::yield_now();
         }
     }

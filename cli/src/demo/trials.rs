@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
-    Unlimited,
+    Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp,
+    TokenBucket, Unlimited,
 };
 
 use super::bound::{self, Verdict};
@@ -38,7 +38,12 @@ pub(crate) fn all() -> Vec<Trial> {
             bound: "500 + 250 x steps",
             run: stepwise_bucket,
         },
-        Trial { name: "fixed window", configured: "500/100ms", bound: "500 a window", run: fixed_window },
+        Trial {
+            name: "fixed window",
+            configured: "500/100ms",
+            bound: "500 a window",
+            run: fixed_window,
+        },
         Trial {
             name: "started window",
             configured: "500/100ms from first",
@@ -63,18 +68,29 @@ pub(crate) fn all() -> Vec<Trial> {
             bound: "5 at once",
             run: concurrency,
         },
-        Trial { name: "lease pool", configured: "5, deadline 200µs", bound: "5 at once", run: lease_pool },
+        Trial {
+            name: "lease pool",
+            configured: "5, deadline 200µs",
+            bound: "5 at once",
+            run: lease_pool,
+        },
         Trial {
             name: "counted bucket",
             configured: "2000/s, burst 100",
             bound: "100 + 2000/s x t",
             run: counted,
         },
-        Trial { name: "unlimited", configured: "no limit", bound: "none", run: unlimited },
+        Trial {
+            name: "unlimited",
+            configured: "no limit",
+            bound: "none",
+            run: unlimited,
+        },
     ]
 }
 
-/// Holds every span of time against `allowed`, which is told its first and its last instant in nanoseconds.
+/// Holds every span of time against `allowed`, which is told its first and its last instant in
+/// nanoseconds.
 fn spans(
     limiter: &(impl Limiter + Sync),
     hammer: &Hammer,
@@ -89,7 +105,9 @@ const WINDOW: u64 = SECOND / 10;
 
 fn token_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
     let limiter = TokenBucket::new(Rate::per_second(5_000), 500);
-    spans(&limiter, hammer, progress, |from, to| 500 + (to - from) * 5_000 / SECOND)
+    spans(&limiter, hammer, progress, |from, to| {
+        500 + (to - from) * 5_000 / SECOND
+    })
 }
 
 fn stepwise_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
@@ -97,7 +115,9 @@ fn stepwise_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
     match TokenBucket::builder(rate, 500).stepwise().build() {
         Ok(limiter) => {
             let steps = |from, to| to / (SECOND / 20) - from / (SECOND / 20);
-            spans(&limiter, hammer, progress, |from, to| 500 + 250 * steps(from, to))
+            spans(&limiter, hammer, progress, |from, to| {
+                500 + 250 * steps(from, to)
+            })
         }
         Err(error) => Verdict::Broken(error.to_string()),
     }
@@ -105,13 +125,21 @@ fn stepwise_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
 
 fn fixed_window(hammer: &Hammer, progress: &Progress) -> Verdict {
     let limiter = FixedWindow::new(500, Duration::from_nanos(WINDOW));
-    spans(&limiter, hammer, progress, |from, to| 500 * (to / WINDOW - from / WINDOW + 1))
+    spans(&limiter, hammer, progress, |from, to| {
+        500 * (to / WINDOW - from / WINDOW + 1)
+    })
 }
 
 fn started_window(hammer: &Hammer, progress: &Progress) -> Verdict {
-    match FixedWindow::builder(500, Duration::from_nanos(WINDOW)).started_by_first_request().build() {
-        // Windows do not overlap, and none is shorter than its length, so that a span touches at most so many.
-        Ok(limiter) => spans(&limiter, hammer, progress, |from, to| 500 * ((to - from).div_ceil(WINDOW) + 1)),
+    match FixedWindow::builder(500, Duration::from_nanos(WINDOW))
+        .started_by_first_request()
+        .build()
+    {
+        // Windows do not overlap, and none is shorter than its length, so that a span touches at
+        // most so many.
+        Ok(limiter) => spans(&limiter, hammer, progress, |from, to| {
+            500 * ((to - from).div_ceil(WINDOW) + 1)
+        }),
         Err(error) => Verdict::Broken(error.to_string()),
     }
 }
@@ -125,8 +153,13 @@ fn sliding_window(hammer: &Hammer, progress: &Progress) -> Verdict {
 }
 
 fn strict_window(hammer: &Hammer, progress: &Progress) -> Verdict {
-    match SlidingWindow::<9>::builder(500, Duration::from_nanos(WINDOW), 8).strict().build() {
-        Ok(limiter) => spans(&limiter, hammer, progress, |from, to| 500 * ((to - from) / WINDOW + 1)),
+    match SlidingWindow::<9>::builder(500, Duration::from_nanos(WINDOW), 8)
+        .strict()
+        .build()
+    {
+        Ok(limiter) => spans(&limiter, hammer, progress, |from, to| {
+            500 * ((to - from) / WINDOW + 1)
+        }),
         Err(error) => Verdict::Broken(error.to_string()),
     }
 }
@@ -141,15 +174,27 @@ fn lease_pool(hammer: &Hammer, progress: &Progress) -> Verdict {
     let pool: LeasePool<Concurrency, 8> = LeasePool::new(Concurrency::new(5));
     let records = hammer.claims(&pool, progress);
     pool.sweep(Timestamp::from_nanos(u64::MAX - 1));
-    bound::held_at_once(&records, 5).and(pool.limiter().in_use() == 0 && pool.leases() == 0, "permits lost")
+    bound::held_at_once(&records, 5).and(
+        pool.limiter().in_use() == 0 && pool.leases() == 0,
+        "permits lost",
+    )
 }
 
 fn counted(hammer: &Hammer, progress: &Progress) -> Verdict {
     let limiter = Counted::new(TokenBucket::new(Rate::per_second(2_000), 100));
-    let verdict = spans(&limiter, hammer, progress, |from, to| 100 + (to - from) * 2_000 / SECOND);
+    let verdict = spans(&limiter, hammer, progress, |from, to| {
+        100 + (to - from) * 2_000 / SECOND
+    });
     let counts = limiter.counts();
-    let expected = (progress.admitted.load(Relaxed), progress.denied.load(Relaxed), 0);
-    verdict.and((counts.granted, counts.denied, counts.held) == expected, "counts wrong")
+    let expected = (
+        progress.admitted.load(Relaxed),
+        progress.denied.load(Relaxed),
+        0,
+    );
+    verdict.and(
+        (counts.granted, counts.denied, counts.held) == expected,
+        "counts wrong",
+    )
 }
 
 fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
@@ -160,7 +205,12 @@ fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
 /// A trial for tests, of a limiter that keeps its bound.
 #[cfg(test)]
 pub(super) fn honest() -> Trial {
-    Trial { name: "honest", configured: "", bound: "", run: token_bucket }
+    Trial {
+        name: "honest",
+        configured: "",
+        bound: "",
+        run: token_bucket,
+    }
 }
 
 /// A trial for tests, of a limiter that now and then admits what it should deny.
@@ -176,9 +226,11 @@ pub(super) fn generous() -> Trial {
 
     impl Limiter for Generous {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.limiter.take_at(now, n).or_else(|denied| match self.denied.fetch_add(1, Relaxed) % 100 {
-                0 => Ok(Receipt::NONE),
-                _ => Err(denied),
+            self.limiter.take_at(now, n).or_else(|denied| {
+                match self.denied.fetch_add(1, Relaxed) % 100 {
+                    0 => Ok(Receipt::NONE),
+                    _ => Err(denied),
+                }
             })
         }
 
@@ -193,8 +245,18 @@ pub(super) fn generous() -> Trial {
 
     let run = |hammer: &Hammer, progress: &Progress| {
         let limiter = TokenBucket::new(Rate::per_second(5_000), 500);
-        let limiter = Generous { limiter, denied: AtomicU64::new(0) };
-        spans(&limiter, hammer, progress, |from, to| 500 + (to - from) * 5_000 / SECOND)
+        let limiter = Generous {
+            limiter,
+            denied: AtomicU64::new(0),
+        };
+        spans(&limiter, hammer, progress, |from, to| {
+            500 + (to - from) * 5_000 / SECOND
+        })
     };
-    Trial { name: "generous", configured: "", bound: "", run }
+    Trial {
+        name: "generous",
+        configured: "",
+        bound: "",
+        run,
+    }
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How much of a line is kept. What a replay needs stands at the beginning, so the rest of a longer one is skipped.
+/// How much of a line is kept. What a replay needs stands at the beginning, so the rest of a longer
+/// one is skipped.
 const LONGEST: u64 = 64 * 1024;
 
 const BUFFER: usize = 128 * 1024;
@@ -18,7 +19,11 @@ const STANDARD_INPUT: &str = "-";
 
 /// What `log` is called when people are told of it.
 pub(crate) fn name(log: &Path) -> Cow<'_, str> {
-    if log == Path::new(STANDARD_INPUT) { "standard input".into() } else { log.to_string_lossy() }
+    if log == Path::new(STANDARD_INPUT) {
+        "standard input".into()
+    } else {
+        log.to_string_lossy()
+    }
 }
 
 /// A line without its end.
@@ -48,13 +53,20 @@ impl Lines {
         };
         let progress = progress(length);
         let source = decoded(progress.wrap_read(source))?;
-        Ok(Self { source, line: Vec::new(), progress })
+        Ok(Self {
+            source,
+            line: Vec::new(),
+            progress,
+        })
     }
 
     /// The next line, or `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         self.line.clear();
-        self.source.by_ref().take(LONGEST).read_until(b'\n', &mut self.line)?;
+        self.source
+            .by_ref()
+            .take(LONGEST)
+            .read_until(b'\n', &mut self.line)?;
         if self.line.is_empty() {
             return Ok(None);
         }
@@ -65,7 +77,10 @@ impl Lines {
         } else {
             self.line.pop_if(|&mut last| last == b'\r');
         }
-        Ok(Some(Line { bytes: &self.line, cut }))
+        Ok(Some(Line {
+            bytes: &self.line,
+            cut,
+        }))
     }
 }
 
@@ -84,17 +99,27 @@ fn decoded(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
     let gzip = start == [0x1f, 0x8b];
     let source = Cursor::new(start).chain(source);
     Ok(if gzip {
-        Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(source)))
+        Box::new(BufReader::with_capacity(
+            BUFFER,
+            MultiGzDecoder::new(source),
+        ))
     } else {
         Box::new(source)
     })
 }
 
-/// A bar, or without a known length a counter, on standard error; nothing if that is not a terminal.
+/// A bar, or without a known length a counter, on standard error; nothing if that is not a
+/// terminal.
 fn progress(length: u64) -> ProgressBar {
     let (bar, template) = match length {
-        0 => (ProgressBar::new_spinner(), "{spinner} {bytes} read, {bytes_per_sec}"),
-        _ => (ProgressBar::new(length), "{bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go"),
+        0 => (
+            ProgressBar::new_spinner(),
+            "{spinner} {bytes} read, {bytes_per_sec}",
+        ),
+        _ => (
+            ProgressBar::new(length),
+            "{bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go",
+        ),
     };
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
@@ -118,7 +143,11 @@ mod tests {
 
     fn lines(text: &[u8]) -> Vec<(Vec<u8>, bool)> {
         let source = decoded(Trickle(Cursor::new(text.to_vec()))).unwrap();
-        let mut lines = Lines { source, line: Vec::new(), progress: ProgressBar::hidden() };
+        let mut lines = Lines {
+            source,
+            line: Vec::new(),
+            progress: ProgressBar::hidden(),
+        };
         let mut all = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             all.push((line.bytes.to_vec(), line.cut));
@@ -140,21 +169,31 @@ mod tests {
         let longest = usize::try_from(LONGEST).unwrap();
         for length in [longest + 1, 3 * longest + 7] {
             let text = [vec![b'x'; length], b"\nnext".to_vec()].concat();
-            assert_eq!(lines(&text), [(vec![b'x'; longest], true), (b"next".to_vec(), false)]);
+            assert_eq!(
+                lines(&text),
+                [(vec![b'x'; longest], true), (b"next".to_vec(), false)]
+            );
         }
         let text = [vec![b'x'; longest - 1], b"\nnext".to_vec()].concat();
-        assert_eq!(lines(&text), [(vec![b'x'; longest - 1], false), (b"next".to_vec(), false)]);
+        assert_eq!(
+            lines(&text),
+            [(vec![b'x'; longest - 1], false), (b"next".to_vec(), false)]
+        );
     }
 
     #[test]
     fn gzip_is_told_by_its_first_bytes_even_if_they_come_one_by_one() {
         use io::Write;
         let member = |text: &[u8]| {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             encoder.write_all(text).unwrap();
             encoder.finish().unwrap()
         };
         let two = [member(b"one\ntw"), member(b"o\n")].concat();
-        assert_eq!(lines(&two), ["one", "two"].map(|line| (line.as_bytes().to_vec(), false)));
+        assert_eq!(
+            lines(&two),
+            ["one", "two"].map(|line| (line.as_bytes().to_vec(), false))
+        );
     }
 }

@@ -27,11 +27,16 @@ pub(crate) struct Key {
 impl Judge {
     /// Nothing has been seen yet.
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { settings, keys: HashMap::new(), timeline: Timeline::default(), span: None }
+        Self {
+            settings,
+            keys: HashMap::new(),
+            timeline: Timeline::default(),
+            span: None,
+        }
     }
 
-    /// Judges a request at the log's time, which never goes back: a request that is older than one before it counts at the
-    /// newest time seen.
+    /// Judges a request at the log's time, which never goes back: a request that is older than one
+    /// before it counts at the newest time seen.
     ///
     /// # Errors
     ///
@@ -51,8 +56,8 @@ impl Judge {
         let allowed = if let Some(key) = self.keys.get_mut(key) {
             key.judge(now, permits)
         } else {
-            let mut new =
-                Key::new(&self.settings, now).map_err(|error| Failure::Refused(error.to_string()))?;
+            let mut new = Key::new(&self.settings, now)
+                .map_err(|error| Failure::Refused(error.to_string()))?;
             let allowed = new.judge(now, permits);
             self.keys.insert(key.into(), new);
             allowed
@@ -73,7 +78,9 @@ impl Judge {
 
     /// All decisions.
     pub(crate) fn total(&self) -> Tally {
-        self.keys.values().fold(Tally::default(), |sum, key| sum + key.tally)
+        self.keys
+            .values()
+            .fold(Tally::default(), |sum, key| sum + key.tally)
     }
 
     /// The times of the first request and of the newest, in seconds since the Unix epoch.
@@ -90,7 +97,9 @@ impl Judge {
     pub(crate) fn most_limited(&self, count: usize) -> Vec<(&[u8], Tally)> {
         let denied = self.keys.iter().filter(|(_, key)| key.tally.denied > 0);
         let mut keys: Vec<_> = denied.map(|(name, key)| (&**name, key.tally)).collect();
-        keys.sort_unstable_by(|(a, x), (b, y)| (y.denied, y.allowed, a).cmp(&(x.denied, x.allowed, b)));
+        keys.sort_unstable_by(|(a, x), (b, y)| {
+            (y.denied, y.allowed, a).cmp(&(x.denied, x.allowed, b))
+        });
         keys.truncate(count);
         keys
     }
@@ -98,7 +107,10 @@ impl Judge {
 
 impl Key {
     fn new(settings: &Settings, first: u64) -> Result<Self, SettingsError> {
-        Ok(Self { limiter: settings.limiter(first)?, tally: Tally::default() })
+        Ok(Self {
+            limiter: settings.limiter(first)?,
+            tally: Tally::default(),
+        })
     }
 
     fn judge(&mut self, now: u64, permits: u64) -> bool {
@@ -108,7 +120,8 @@ impl Key {
     }
 }
 
-/// Takes `permits`, also more than a `u32` can say, or none of them. Nobody else uses the limiter meanwhile.
+/// Takes `permits`, also more than a `u32` can say, or none of them. Nobody else uses the limiter
+/// meanwhile.
 fn take(limiter: &dyn Limiter, now: Timestamp, permits: u64) -> bool {
     // A limiter takes 0 for a probe; here it is a request that costs nothing.
     if permits == 0 {

@@ -4,7 +4,8 @@
 //! address ident user [17/May/2015:10:05:03 +0200] "GET / HTTP/1.1" 200 5120 "referer" "agent"
 //! ```
 //!
-//! Strict about the places of what is needed, and blind to what follows the size. Bytes, not text: a request may hold anything.
+//! Strict about the places of what is needed, and blind to what follows the size. Bytes, not text:
+//! a request may hold anything.
 
 use jiff::fmt::strtime::BrokenDownTime;
 
@@ -19,7 +20,8 @@ pub(crate) struct Request<'a> {
     pub(crate) bytes: u64,
 }
 
-/// The request of a line without its end, or `None` if the line is malformed. `cut` says that the line goes on.
+/// The request of a line without its end, or `None` if the line is malformed. `cut` says that the
+/// line goes on.
 pub(crate) fn parse(line: &[u8], cut: bool) -> Option<Request<'_>> {
     let mut rest = line;
     let address = word(&mut rest)?;
@@ -37,7 +39,11 @@ pub(crate) fn parse(line: &[u8], cut: bool) -> Option<Request<'_>> {
         None => rest,
     };
     let bytes = if size == b"-" { 0 } else { number(size)? };
-    Some(Request { address, time: seconds(time)?, bytes })
+    Some(Request {
+        address,
+        time: seconds(time)?,
+        bytes,
+    })
 }
 
 /// A time as the formats write it.
@@ -47,13 +53,21 @@ const TIME: &[u8] = b"17/May/2015:10:05:03 +0200";
 const LAST: u64 = u64::MAX / 1_000_000_000;
 
 fn seconds(time: &[u8]) -> Option<u64> {
-    let time = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", time).ok()?.to_timestamp().ok()?;
-    u64::try_from(time.as_second()).ok().filter(|&seconds| seconds <= LAST)
+    let time = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", time)
+        .ok()?
+        .to_timestamp()
+        .ok()?;
+    u64::try_from(time.as_second())
+        .ok()
+        .filter(|&seconds| seconds <= LAST)
 }
 
 /// The bytes up to the next space, which is skipped; at least one.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let end = rest.iter().position(|&b| b == b' ').filter(|&end| end > 0)?;
+    let end = rest
+        .iter()
+        .position(|&b| b == b' ')
+        .filter(|&end| end > 0)?;
     let word = &rest[..end];
     *rest = &rest[end + 1..];
     Some(word)
@@ -77,7 +91,11 @@ fn digits(text: &[u8]) -> bool {
 }
 
 fn number(text: &[u8]) -> Option<u64> {
-    if digits(text) { str::from_utf8(text).ok()?.parse().ok() } else { None }
+    if digits(text) {
+        str::from_utf8(text).ok()?.parse().ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -92,12 +110,23 @@ mod tests {
 
     #[test]
     fn the_common_and_the_combined_format_are_read() {
-        let expected = Request { address: b"10.0.0.1", time: 1_431_857_103, bytes: 5_120 };
+        let expected = Request {
+            address: b"10.0.0.1",
+            time: 1_431_857_103,
+            bytes: 5_120,
+        };
         assert_eq!(whole(COMMON).as_ref(), Some(&expected));
         let combined = [COMMON, br#" "http://example.org/" "Agent [1] \"x\"""#].concat();
         assert_eq!(whole(&combined).as_ref(), Some(&expected));
         let named = br#"2001:db8::1 id frank [17/May/2015:10:05:03 +0000] "-" 408 -"#;
-        assert_eq!(whole(named), Some(Request { address: b"2001:db8::1", bytes: 0, ..expected }));
+        assert_eq!(
+            whole(named),
+            Some(Request {
+                address: b"2001:db8::1",
+                bytes: 0,
+                ..expected
+            })
+        );
     }
 
     #[test]
@@ -112,10 +141,25 @@ mod tests {
 
     #[test]
     fn a_request_may_hold_quotes_backslashes_and_any_byte() {
-        for request in [&br#"GET /\"x\" 200 9"#[..], br"GET /\\", b"\x16\x03\x01\xff\x00", b"", b"GET /[x] y"]
-        {
-            let line = [b"a - - [17/May/2015:10:05:03 +0000] \"", request, b"\" 404 7"].concat();
-            assert_eq!(whole(&line).map(|request| request.bytes), Some(7), "{}", request.escape_ascii());
+        for request in [
+            &br#"GET /\"x\" 200 9"#[..],
+            br"GET /\\",
+            b"\x16\x03\x01\xff\x00",
+            b"",
+            b"GET /[x] y",
+        ] {
+            let line = [
+                b"a - - [17/May/2015:10:05:03 +0000] \"",
+                request,
+                b"\" 404 7",
+            ]
+            .concat();
+            assert_eq!(
+                whole(&line).map(|request| request.bytes),
+                Some(7),
+                "{}",
+                request.escape_ascii()
+            );
         }
     }
 
@@ -151,7 +195,12 @@ mod tests {
             assert_eq!(whole(line), None, "{}", line.escape_ascii());
         }
         for end in 0..COMMON.len() - 4 {
-            assert_eq!(whole(&COMMON[..end]), None, "{}", COMMON[..end].escape_ascii());
+            assert_eq!(
+                whole(&COMMON[..end]),
+                None,
+                "{}",
+                COMMON[..end].escape_ascii()
+            );
         }
     }
 

@@ -91,21 +91,38 @@ impl Report {
         }
         writeln!(out, "\n{}\n", self.limited_by(judge))?;
         for (name, count) in [("allowed", self.allowed), ("denied", self.denied)] {
-            writeln!(out, "  {name:<9} {:>12}  {:>5.1} %", grouped(count), percent(count, self.requests))?;
+            writeln!(
+                out,
+                "  {name:<9} {:>12}  {:>5.1} %",
+                grouped(count),
+                percent(count, self.requests)
+            )?;
         }
         writeln!(out, "  {:<9} {:>12}", "malformed", grouped(self.malformed))?;
         let most = judge.most_limited(10);
         if settings.key == KeyBy::Ip && !most.is_empty() {
-            writeln!(out, "\nMost limited\n\n  {:>12}  {:>12}  address", "denied", "allowed")?;
+            writeln!(
+                out,
+                "\nMost limited\n\n  {:>12}  {:>12}  address",
+                "denied", "allowed"
+            )?;
             for (name, tally) in most {
                 let (denied, allowed) = (grouped(tally.denied), grouped(tally.allowed));
                 // A log may hold anything, also what would command a terminal.
-                writeln!(out, "  {denied:>12}  {allowed:>12}  {}", name.escape_ascii())?;
+                writeln!(
+                    out,
+                    "  {denied:>12}  {allowed:>12}  {}",
+                    name.escape_ascii()
+                )?;
             }
         }
         chart(&mut out, judge.timeline())?;
         let elapsed = self.elapsed_s;
-        writeln!(out, "\n{elapsed:.3} s, {} decisions/s", speed(self.decisions_per_s))?;
+        writeln!(
+            out,
+            "\n{elapsed:.3} s, {} decisions/s",
+            speed(self.decisions_per_s)
+        )?;
         out.flush()
     }
 
@@ -131,11 +148,22 @@ impl Report {
 const BAR: u64 = 48;
 
 fn chart(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
-    let Some(most) = timeline.rows().map(|(_, tally)| tally.sum()).max() else { return Ok(()) };
-    writeln!(out, "\nOver time: {} a row, UTC; █ allowed, ░ denied\n", length(timeline.width()))?;
+    let Some(most) = timeline.rows().map(|(_, tally)| tally.sum()).max() else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "\nOver time: {} a row, UTC; █ allowed, ░ denied\n",
+        length(timeline.width())
+    )?;
     for (start, tally) in timeline.rows() {
         let (allowed, denied) = (grouped(tally.allowed), grouped(tally.denied));
-        writeln!(out, "  {}  {allowed:>9} {denied:>9}  {}", moment(start), bar(tally, most))?;
+        writeln!(
+            out,
+            "  {}  {allowed:>9} {denied:>9}  {}",
+            moment(start),
+            bar(tally, most)
+        )?;
     }
     Ok(())
 }
@@ -144,21 +172,31 @@ fn chart(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
 fn bar(tally: Tally, most: u64) -> String {
     let part = |count: u64| {
         let length = u128::from(count) * u128::from(BAR) / u128::from(most.max(1));
-        usize::try_from(length).unwrap_or(0).max(usize::from(count > 0))
+        usize::try_from(length)
+            .unwrap_or(0)
+            .max(usize::from(count > 0))
     };
     "█".repeat(part(tally.allowed)) + &"░".repeat(part(tally.denied))
 }
 
 /// A second since the Unix epoch, as people write it in UTC.
 fn moment(seconds: u64) -> String {
-    let timestamp = i64::try_from(seconds).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
-    timestamp.map_or_else(|| format!("{seconds} s"), |t| t.strftime("%Y-%m-%d %H:%M:%S").to_string())
+    let timestamp = i64::try_from(seconds)
+        .ok()
+        .and_then(|s| jiff::Timestamp::from_second(s).ok());
+    timestamp.map_or_else(
+        || format!("{seconds} s"),
+        |t| t.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    )
 }
 
 /// A length of time in its largest whole unit.
 fn length(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let (unit, name) = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit)).unwrap_or((1, "s"));
+    let (unit, name) = units
+        .into_iter()
+        .find(|(unit, _)| seconds.is_multiple_of(*unit))
+        .unwrap_or((1, "s"));
     format!("{} {name}", grouped(seconds / unit))
 }
 
@@ -168,14 +206,44 @@ mod tests {
 
     #[test]
     fn a_bar_shows_what_is_there_and_nothing_else() {
-        assert_eq!(bar(Tally { allowed: 0, denied: 0 }, 0), "");
-        assert_eq!(bar(Tally { allowed: 1, denied: 1 }, 1_000_000), "█░");
-        assert_eq!(bar(Tally { allowed: 50, denied: 50 }, 100), "█".repeat(24) + &"░".repeat(24));
+        assert_eq!(
+            bar(
+                Tally {
+                    allowed: 0,
+                    denied: 0
+                },
+                0
+            ),
+            ""
+        );
+        assert_eq!(
+            bar(
+                Tally {
+                    allowed: 1,
+                    denied: 1
+                },
+                1_000_000
+            ),
+            "█░"
+        );
+        assert_eq!(
+            bar(
+                Tally {
+                    allowed: 50,
+                    denied: 50
+                },
+                100
+            ),
+            "█".repeat(24) + &"░".repeat(24)
+        );
     }
 
     #[test]
     fn moments_and_lengths_read_well() {
         assert_eq!(moment(1_431_857_103), "2015-05-17 10:05:03");
-        assert_eq!(["30 s", "5 min", "3 h", "2 d"], [30, 300, 10_800, 172_800].map(length).as_slice());
+        assert_eq!(
+            ["30 s", "5 min", "3 h", "2 d"],
+            [30, 300, 10_800, 172_800].map(length).as_slice()
+        );
     }
 }

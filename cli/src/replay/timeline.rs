@@ -31,15 +31,21 @@ impl Add for Tally {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { allowed: self.allowed + other.allowed, denied: self.denied + other.denied }
+        Self {
+            allowed: self.allowed + other.allowed,
+            denied: self.denied + other.denied,
+        }
     }
 }
 
 /// The rows there are at most.
 const ROWS: usize = 32;
 
-/// How many seconds a row may stand for; each divides the next. Beyond them, twice as many each time.
-const WIDTHS: [u64; 13] = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400];
+/// How many seconds a row may stand for; each divides the next. Beyond them, twice as many each
+/// time.
+const WIDTHS: [u64; 13] = [
+    1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400,
+];
 
 /// Decisions by time, on the grid of the Unix epoch.
 #[derive(Debug)]
@@ -52,12 +58,17 @@ pub(crate) struct Timeline {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self { width: WIDTHS[0], first: 0, rows: Vec::with_capacity(ROWS) }
+        Self {
+            width: WIDTHS[0],
+            first: 0,
+            rows: Vec::with_capacity(ROWS),
+        }
     }
 }
 
 impl Timeline {
-    /// Counts a decision at `time`, in seconds since the Unix epoch, which is never before the last one's.
+    /// Counts a decision at `time`, in seconds since the Unix epoch, which is never before the last
+    /// one's.
     pub(crate) fn add(&mut self, time: u64, allowed: bool) {
         if self.rows.is_empty() {
             self.first = time / self.width;
@@ -73,7 +84,10 @@ impl Timeline {
     }
 
     fn coarsen(&mut self) {
-        let width = WIDTHS.into_iter().find(|&width| width > self.width).unwrap_or(self.width * 2);
+        let width = WIDTHS
+            .into_iter()
+            .find(|&width| width > self.width)
+            .unwrap_or(self.width * 2);
         let factor = width / self.width;
         let first = self.first / factor;
         let mut rows = Vec::with_capacity(ROWS);
@@ -92,7 +106,9 @@ impl Timeline {
 
     /// The rows, each with the time that it starts at, in seconds since the Unix epoch.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, Tally)> {
-        (self.first..).map(|row| row * self.width).zip(self.rows.iter().copied())
+        (self.first..)
+            .map(|row| row * self.width)
+            .zip(self.rows.iter().copied())
     }
 }
 
@@ -111,7 +127,11 @@ mod tests {
 
     #[test]
     fn every_width_divides_the_next() {
-        assert!(WIDTHS.windows(2).all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0));
+        assert!(
+            WIDTHS
+                .windows(2)
+                .all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0)
+        );
     }
 
     #[test]
@@ -123,12 +143,15 @@ mod tests {
             assert!(rows.len() <= ROWS, "{} rows", rows.len());
             for &(start, tally) in &rows {
                 assert_eq!(start % timeline.width(), 0);
-                let within = |(_, time): &(usize, &u64)| (start..start + timeline.width()).contains(*time);
-                let expected =
-                    times.iter().enumerate().filter(within).fold(Tally::default(), |mut sum, (index, _)| {
+                let within =
+                    |(_, time): &(usize, &u64)| (start..start + timeline.width()).contains(*time);
+                let expected = times.iter().enumerate().filter(within).fold(
+                    Tally::default(),
+                    |mut sum, (index, _)| {
                         sum.count(index % 3 != 0);
                         sum
-                    });
+                    },
+                );
                 assert_eq!(tally, expected, "step {step}, row at {start}");
             }
             assert_eq!(rows.iter().map(|(_, tally)| tally.sum()).sum::<u64>(), 40);
@@ -139,6 +162,15 @@ mod tests {
     fn one_request_in_the_far_future_does_not_need_more_rows() {
         let timeline = timeline(&[0, 1, 2, 18_446_744_073]);
         assert!(timeline.rows().count() <= ROWS);
-        assert_eq!(timeline.rows().next(), Some((0, Tally { allowed: 2, denied: 1 })));
+        assert_eq!(
+            timeline.rows().next(),
+            Some((
+                0,
+                Tally {
+                    allowed: 2,
+                    denied: 1
+                }
+            ))
+        );
     }
 }

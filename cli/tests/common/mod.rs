@@ -21,7 +21,11 @@ pub(crate) fn portcullis(args: &[&str]) -> Command {
 /// What `portcullis replay` says when it reads `log` from standard input.
 pub(crate) fn replay(log: &[u8], args: &[&str]) -> Output {
     let mut command = portcullis(&["replay", "-"]);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let log = log.to_vec();
@@ -63,7 +67,8 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str, content: &[u8]) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{}-{name}", std::process::id()));
         fs::write(&path, content).unwrap();
         Self(path)
     }

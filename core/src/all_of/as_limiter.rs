@@ -5,17 +5,23 @@ use crate::all_of::{AllOf, Composed, DeniedBy, Limits, Receipts, beyond_count, t
 use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Idle, Limiter, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp};
 
-/// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are ordinary ones.
+/// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are
+/// ordinary ones.
 ///
-/// A denial is the one of the limit that denied, without its place. What a lease gives back as not used is released by those limits whose permits come back so, and is not taken back by those whose
-/// permits come back by time: a lease has room for one receipt. A grant that goes unclaimed in a queue is taken back by each of up to eight limits as it takes back its own: see
+/// A denial is the one of the limit that denied, without its place. What a lease gives back as not
+/// used is released by those limits whose permits come back so, and is not taken back by those
+/// whose permits come back by time: a lease has room for one receipt. A grant that goes unclaimed
+/// in a queue is taken back by each of up to eight limits as it takes back its own: see
 /// [`take_noted_at`](QueueLimiter::take_noted_at).
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, LimiterExt, Rate, Timestamp, TokenBucket};
 ///
 /// // Five each second, two at once.
-/// let limits = AllOf::new((TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2)));
+/// let limits = AllOf::new((
+///     TokenBucket::new(Rate::per_second(5), 5),
+///     Concurrency::new(2),
+/// ));
 /// let lease = LimiterExt::try_acquire_at(&limits, Timestamp::ZERO, 2)?;
 /// assert_eq!(limits.available_at(Timestamp::ZERO), 0);
 /// drop(lease);
@@ -59,27 +65,34 @@ impl<T: Limits> Limiter for AllOf<T> {
 
     /// In use if one of them is; else since the last of them is as good as new.
     fn idle_at(&self, now: Timestamp) -> Idle {
-        self.each().map(|limit| limit.idle_at(now)).fold(Idle::Since(Timestamp::ZERO), |all, one| {
-            match (all, one) {
+        self.each().map(|limit| limit.idle_at(now)).fold(
+            Idle::Since(Timestamp::ZERO),
+            |all, one| match (all, one) {
                 (Idle::InUse, _) | (_, Idle::InUse) => Idle::InUse,
                 (Idle::Since(a), Idle::Since(b)) => Idle::Since(a.max(b)),
                 _ => Idle::Now,
-            }
-        })
+            },
+        )
     }
 
     /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind
     /// others: never later than all will have come in, but earlier where one limit is full, and so
     /// gains nothing, while another one keeps all waiting.
     fn retry(&self, denied: Denied) -> Retry {
-        let by = |index| self.retry(DeniedBy { index, permits: denied.permits(), denied });
+        let by = |index| {
+            self.retry(DeniedBy {
+                index,
+                permits: denied.permits(),
+                denied,
+            })
+        };
         match denied {
-            Denied::Exhausted { now, permits } => self
-                .each()
-                .fold(Retry::At(now), |all, limit| all.longer(self.retry_of(limit, now, permits), now)),
-            Denied::Crowded { now, .. } => {
-                (0..self.limits.len()).map(by).fold(Retry::At(now), |a, b| a.longer(b, now))
-            }
+            Denied::Exhausted { now, permits } => self.each().fold(Retry::At(now), |all, limit| {
+                all.longer(self.retry_of(limit, now, permits), now)
+            }),
+            Denied::Crowded { now, .. } => (0..self.limits.len())
+                .map(by)
+                .fold(Retry::At(now), |a, b| a.longer(b, now)),
             _ => by(0),
         }
     }
@@ -92,8 +105,9 @@ impl<T: Limits> Limiter for AllOf<T> {
             offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
         }
         offers.offer(metadata::USED_SHARE, || Used::of(self, now));
-        let says =
-            |limit: &dyn Limiter| denied.and_then(|denied| self.denial_of(limit, now, denied.permits()));
+        let says = |limit: &dyn Limiter| {
+            denied.and_then(|denied| self.denial_of(limit, now, denied.permits()))
+        };
         let denies = self.each().find_map(|limit| Some((limit, says(limit)?)));
         if let Some((limit, denied)) = denies {
             limit.metadata(now, Some(denied), offers);
@@ -108,8 +122,14 @@ impl<T: Limits> Limiter for AllOf<T> {
 }
 
 impl<T: Limits> TakeThen for AllOf<T> {
-    fn take_then(&self, now: Timestamp, n: u32, rest: &mut dyn FnMut() -> bool) -> Result<bool, Denied> {
-        self.grant_then(now, n, rest).map_err(|denied| self.as_one(denied))
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.grant_then(now, n, rest)
+            .map_err(|denied| self.as_one(denied))
     }
 }
 
@@ -119,13 +139,23 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     const NOTES: bool = true;
 
     /// Of up to eight limits: of more, nothing is noted.
-    fn take_noted_at(&self, now: Timestamp, n: u32, notes: &mut Receipts) -> Result<Receipt, Denied> {
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
         notes.clear();
         if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
             // A denial is told to those that note denials.
             return self.take_at(now, n);
         }
-        let taken = Taken { limits: self, now, n, receipts: notes };
+        let taken = Taken {
+            limits: self,
+            now,
+            n,
+            receipts: notes,
+        };
         for index in 0..self.limits.len() {
             let receipt = match self.share(index, n) {
                 Some((limit, n)) => limit.take_at(now, n),
@@ -133,19 +163,38 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
             };
             match receipt {
                 Ok(receipt) => taken.receipts.push(receipt),
-                Err(denied) => return Err(self.as_one(DeniedBy { index, permits: n, denied })),
+                Err(denied) => {
+                    return Err(self.as_one(DeniedBy {
+                        index,
+                        permits: n,
+                        denied,
+                    }));
+                }
             }
         }
         mem::forget(taken);
         Ok(Receipt::NONE)
     }
 
-    /// Of each limit as much as that can take back: as many count as never taken as of the one that takes back the fewest.
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt, notes: &Receipts) -> u32 {
+    /// Of each limit as much as that can take back: as many count as never taken as of the one that
+    /// takes back the fewest.
+    fn refund_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        receipt: &mut Receipt,
+        notes: &Receipts,
+    ) -> u32 {
         if notes.len() != self.limits.len() {
             return self.refund_at(now, n, receipt);
         }
-        let mut refund = Refund { limits: self, now, n, left: *notes, refunded: n };
+        let mut refund = Refund {
+            limits: self,
+            now,
+            n,
+            left: *notes,
+            refunded: n,
+        };
         refund.run();
         refund.refunded
     }
@@ -157,7 +206,8 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
 
 impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
 
-/// What has been taken of the first limits, to be given back in reverse if one of the others denies, or panics.
+/// What has been taken of the first limits, to be given back in reverse if one of the others
+/// denies, or panics.
 struct Taken<'t, T: Limits> {
     limits: &'t AllOf<T>,
     now: Timestamp,
@@ -168,7 +218,14 @@ struct Taken<'t, T: Limits> {
 impl<T: Limits> Drop for Taken<'_, T> {
     fn drop(&mut self) {
         let (limits, now, n) = (self.limits, self.now, self.n);
-        Refund { limits, now, n, left: *self.receipts, refunded: n }.run();
+        Refund {
+            limits,
+            now,
+            n,
+            left: *self.receipts,
+            refunded: n,
+        }
+        .run();
         self.receipts.clear();
     }
 }
@@ -200,7 +257,8 @@ impl<T: Limits> Drop for Refund<'_, T> {
     }
 }
 
-/// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references to limits whose permits come back by time. Sealed.
+/// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references
+/// to limits whose permits come back by time. Sealed.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
@@ -273,12 +331,17 @@ impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
 }
 
 impl<T: Limits> AllOf<T> {
-    /// The limit at a place, and how many permits it is asked for; none if it is named before, where it is asked for all.
+    /// The limit at a place, and how many permits it is asked for; none if it is named before,
+    /// where it is asked for all.
     fn share(&self, index: usize, n: u32) -> Option<(&dyn Limiter, u32)> {
         let limit = self.limits.get(index)?;
         let id = limit.id();
         let is_named_before = id.is_some() && (0..index).any(|before| self.limits.id(before) == id);
-        if is_named_before { None } else { Some((limit, times_over(n, self.times(limit))?)) }
+        if is_named_before {
+            None
+        } else {
+            Some((limit, times_over(n, self.times(limit))?))
+        }
     }
 
     fn each(&self) -> impl Iterator<Item = &dyn Limiter> {
@@ -299,20 +362,29 @@ impl<T: Limits> AllOf<T> {
         let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
         match limit.peek_at(now, n) {
             Ok(_) => Retry::At(now),
-            Err(Denied::ExceedsCapacity { .. }) => limit.retry(Denied::Exhausted { now, permits: n }),
+            Err(Denied::ExceedsCapacity { .. }) => {
+                limit.retry(Denied::Exhausted { now, permits: n })
+            }
             Err(denied) => limit.retry(denied),
         }
     }
 
     /// A denial as if one limiter had been asked.
-    fn as_one(&self, DeniedBy { permits, denied, .. }: DeniedBy) -> Denied {
+    fn as_one(
+        &self,
+        DeniedBy {
+            permits, denied, ..
+        }: DeniedBy,
+    ) -> Denied {
         match denied {
             Denied::Exhausted { now, .. } => match u32::try_from(Limiter::capacity(self)) {
                 // Another limit can never hold so many.
                 Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
                 _ => Denied::Exhausted { now, permits },
             },
-            Denied::ExceedsCapacity { capacity, .. } => Denied::ExceedsCapacity { permits, capacity },
+            Denied::ExceedsCapacity { capacity, .. } => {
+                Denied::ExceedsCapacity { permits, capacity }
+            }
             Denied::Penalized { now, .. } => Denied::Penalized { now, permits },
             Denied::Crowded { now, .. } => Denied::Crowded { now, permits },
             Denied::Refused { now, .. } => Denied::Refused { now, permits },

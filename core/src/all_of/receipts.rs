@@ -3,9 +3,14 @@ use crate::Receipt;
 /// The receipts of the parts of one grant, in the order of the limits: of up to eight limits.
 ///
 /// ```
-/// use portcullis_core::{AllOf, Concurrency, Limiter, QueueLimiter, Rate, Receipts, Timestamp, TokenBucket};
+/// use portcullis_core::{
+///     AllOf, Concurrency, Limiter, QueueLimiter, Rate, Receipts, Timestamp, TokenBucket,
+/// };
 ///
-/// let limits = AllOf::new((TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2)));
+/// let limits = AllOf::new((
+///     TokenBucket::new(Rate::per_second(5), 5),
+///     Concurrency::new(2),
+/// ));
 /// let now = Timestamp::ZERO;
 /// let mut notes = Receipts::NONE;
 /// let mut receipt = limits.take_noted_at(now, 2, &mut notes)?;
@@ -24,7 +29,10 @@ impl Receipts {
     pub(super) const MOST: usize = 8;
 
     /// Of no limit.
-    pub const NONE: Self = Self { receipts: [Receipt::NONE; Self::MOST], len: 0 };
+    pub const NONE: Self = Self {
+        receipts: [Receipt::NONE; Self::MOST],
+        len: 0,
+    };
 
     /// Forgets them.
     pub const fn clear(&mut self) {
@@ -42,7 +50,9 @@ impl Receipts {
     /// The last one, and its place.
     pub(super) fn pop(&mut self) -> Option<(usize, Receipt)> {
         self.len = self.len.checked_sub(1)?;
-        self.receipts.get(self.len).map(|receipt| (self.len, *receipt))
+        self.receipts
+            .get(self.len)
+            .map(|receipt| (self.len, *receipt))
     }
 
     pub(super) const fn len(&self) -> usize {

@@ -4,12 +4,12 @@
 use super::Clock;
 use crate::Timestamp;
 
-/// The operating system's coarse monotonic clock: on Linux the time of the last timer tick, elsewhere the same as
-/// [`MonotonicClock`](super::MonotonicClock). Needs the feature `std`.
+/// The operating system's coarse monotonic clock: on Linux the time of the last timer tick,
+/// elsewhere the same as [`MonotonicClock`](super::MonotonicClock). Needs the feature `std`.
 ///
-/// Its origin is the system's (on Linux, its start). Resolution: 1 ms to 10 ms on Linux, by the kernel's configuration. It
-/// never goes back, but runs late by up to its resolution: permits come back in groups, at the exact rate over time. A
-/// reading costs about a quarter of a precise one.
+/// Its origin is the system's (on Linux, its start). Resolution: 1 ms to 10 ms on Linux, by the
+/// kernel's configuration. It never goes back, but runs late by up to its resolution: permits come
+/// back in groups, at the exact rate over time. A reading costs about a quarter of a precise one.
 ///
 /// ```
 /// use portcullis_core::{Clock, CoarseClock};
@@ -41,7 +41,10 @@ impl Clock for CoarseClock {
     #[cfg(target_os = "linux")]
     #[inline]
     fn now(&self) -> Timestamp {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: `time` is a valid `timespec` to write to, for the duration of the call.
         let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         debug_assert_eq!(failed, 0, "Linux has had this clock since 2.6.32");

@@ -3,14 +3,19 @@ use std::time::Instant;
 use super::Clock;
 use crate::Timestamp;
 
-/// The operating system's monotonic clock, [`std::time::Instant`]. The default choice. Needs the feature `std`.
+/// The operating system's monotonic clock, [`std::time::Instant`]. The default choice. Needs the
+/// feature `std`.
 ///
-/// Its origin is the moment of its making. Resolution: 1 ns on Linux. Never goes back. A reading costs about 20 ns to 40 ns.
+/// Its origin is the moment of its making. Resolution: 1 ns on Linux. Never goes back. A reading
+/// costs about 20 ns to 40 ns.
 ///
 /// ```
 /// use portcullis_core::{Clocked, MonotonicClock, Rate, TokenBucket};
 ///
-/// let limit = Clocked::new(TokenBucket::new(Rate::per_second(100), 10), MonotonicClock::new());
+/// let limit = Clocked::new(
+///     TokenBucket::new(Rate::per_second(100), 10),
+///     MonotonicClock::new(),
+/// );
 /// assert!(limit.try_acquire(10).is_ok());
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +33,9 @@ impl MonotonicClock {
     /// assert!(clock.now() >= earlier);
     /// ```
     pub fn new() -> Self {
-        Self { origin: Instant::now() }
+        Self {
+            origin: Instant::now(),
+        }
     }
 }
 
@@ -43,7 +50,10 @@ impl Clock for MonotonicClock {
     fn now(&self) -> Timestamp {
         let since = self.origin.elapsed();
         Timestamp::from_nanos(
-            since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(since.subsec_nanos())),
+            since
+                .as_secs()
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(u64::from(since.subsec_nanos())),
         )
     }
 }

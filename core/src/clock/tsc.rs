@@ -3,14 +3,16 @@ use crate::Timestamp;
 
 /// The processor's time stamp counter, read by [`quanta`]. Needs the feature `tsc`.
 ///
-/// Its origin is the moment of its making. Resolution: about 1 ns. The first one in a process takes up to 200 ms to calibrate. On
-/// machines whose counters are not in step, two cores may disagree: a reading may be older than one that another core has
-/// just made, which costs denials, not admissions, as long as they disagree by less than the limiter's staleness.
+/// Its origin is the moment of its making. Resolution: about 1 ns. The first one in a process takes
+/// up to 200 ms to calibrate. On machines whose counters are not in step, two cores may disagree: a
+/// reading may be older than one that another core has just made, which costs denials, not
+/// admissions, as long as they disagree by less than the limiter's staleness.
 ///
 /// ```
 /// use portcullis_core::{Clocked, Rate, TokenBucket, TscClock};
 ///
-/// let limit = Clocked::new(TokenBucket::new(Rate::per_second(100), 10), TscClock::new());
+/// let limit =
+///     Clocked::new(TokenBucket::new(Rate::per_second(100), 10), TscClock::new());
 /// assert!(limit.try_acquire(10).is_ok());
 /// ```
 #[derive(Clone, Debug)]

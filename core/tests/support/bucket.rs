@@ -1,10 +1,11 @@
-//! A continuous bucket in rational arithmetic: the level is an integer number of parts, as many to a permit as the rate's period has
-//! nanoseconds, and never rounded.
+//! A continuous bucket in rational arithmetic: the level is an integer number of parts, as many to
+//! a permit as the rate's period has nanoseconds, and never rounded.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, Idle, Rate, Setting, SettingsError, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    AdjustableBucket, Idle, Rate, Setting, SettingsError, Timestamp, TokenBucket,
+    TokenBucketBuilder, Word,
 };
 
 use super::draws::Draws;
@@ -76,7 +77,8 @@ impl BucketModel {
             unit,
             gain: permits * i128::from(tick) / unit,
             range: 1 << stated.bits,
-            staleness_ticks: (stated.staleness.min(AGES).as_nanos() / u128::from(tick)).cast_signed(),
+            staleness_ticks: (stated.staleness.min(AGES).as_nanos() / u128::from(tick))
+                .cast_signed(),
             facts: (nanos(stated.staleness), nanos(stated.horizon)),
         };
         model.newest = model.rounded(origin);
@@ -97,7 +99,8 @@ impl BucketModel {
         self.level + (self.rounded(now) - self.newest) * self.permits
     }
 
-    /// Where an idle bucket stands in its word, in units after a multiple of the word's range; `None` if it has not been idle for that long.
+    /// Where an idle bucket stands in its word, in units after a multiple of the word's range;
+    /// `None` if it has not been idle for that long.
     fn lap(&self, now: u64) -> Option<i128> {
         let units = self.unbounded(now) / self.unit;
         (units >= self.range - (self.staleness_ticks + 1) * self.gain).then_some(units % self.range)
@@ -111,14 +114,19 @@ impl Model for BucketModel {
         if at < self.newest {
             let late = (self.newest - at) / i128::from(self.tick);
             let most = whole(self.level);
-            return if late <= self.staleness_ticks { Verdict::Late { most } } else { Verdict::Void };
+            return if late <= self.staleness_ticks {
+                Verdict::Late { most }
+            } else {
+                Verdict::Void
+            };
         }
         let ideal = whole(self.unbounded(now).min(self.full));
         match self.lap(now) {
             // Fills anew, from the multiple of the horizon on.
-            Some(units) if units * self.unit <= self.full => {
-                Verdict::Wrapped { told: whole(units * self.unit), ideal }
-            }
+            Some(units) if units * self.unit <= self.full => Verdict::Wrapped {
+                told: whole(units * self.unit),
+                ideal,
+            },
             // Is taken for late just before it.
             Some(units) if units >= self.range - self.staleness_ticks * self.gain => {
                 Verdict::Wrapped { told: 0, ideal }
@@ -158,7 +166,12 @@ impl Model for BucketModel {
                 let ticks = missing / each + i128::from(missing % each > 0);
                 let ideal = self.newest + ticks * i128::from(self.tick);
                 let since = i128::from(since.as_nanos());
-                is_full && if self.lap(now).is_none() { since == ideal } else { since >= ideal }
+                is_full
+                    && if self.lap(now).is_none() {
+                        since == ideal
+                    } else {
+                        since >= ideal
+                    }
             }
             (Verdict::Exactly(_), _) => !is_full,
             (Verdict::Void, _) => true,
@@ -215,7 +228,10 @@ impl BucketSettings {
             draws.one_of(&NAMED)
         } else {
             let period = draws.magnitude(YEAR).max(1);
-            (draws.magnitude(period.min(u32::MAX.into())).max(1) as u32, period)
+            (
+                draws.magnitude(period.min(u32::MAX.into())).max(1) as u32,
+                period,
+            )
         };
         let tick = draws.magnitude(20_000_000_000).max(1);
         let tick = draws.one_of(&[None, None, Some(tick), Some(period)]);
@@ -225,17 +241,27 @@ impl BucketSettings {
             stepwise: draws.once_in(3),
             tick: tick.map(Duration::from_nanos),
             staleness: draws.once_in(4).then_some(Duration::from_secs(staleness)),
-            origin: Timestamp::from_nanos(if draws.once_in(2) { draws.magnitude(u64::MAX) } else { 0 }),
+            origin: Timestamp::from_nanos(if draws.once_in(2) {
+                draws.magnitude(u64::MAX)
+            } else {
+                0
+            }),
         }
     }
 
     /// The bucket, or why it does not fit.
-    pub(crate) fn build<W: Word>(self, burst: u64, initial: u64) -> Result<TokenBucket<W>, SettingsError> {
+    pub(crate) fn build<W: Word>(
+        self,
+        burst: u64,
+        initial: u64,
+    ) -> Result<TokenBucket<W>, SettingsError> {
         self.builder(burst, initial).build_on()
     }
 
     fn builder(self, burst: u64, initial: u64) -> TokenBucketBuilder {
-        let mut builder = TokenBucket::builder(self.rate, burst).initial(initial).origin(self.origin);
+        let mut builder = TokenBucket::builder(self.rate, burst)
+            .initial(initial)
+            .origin(self.origin);
         if self.stepwise {
             builder = builder.stepwise();
         }
@@ -251,33 +277,54 @@ impl BucketSettings {
     /// The bound that the builder names for the burst; `None` if it refuses something else.
     pub(crate) fn largest_burst<W: Word>(self) -> Option<u64> {
         match self.build::<W>(u64::MAX, 0) {
-            Err(SettingsError::TooLarge { setting: Setting::Burst, max }) => Some(max),
+            Err(SettingsError::TooLarge {
+                setting: Setting::Burst,
+                max,
+            }) => Some(max),
             _ => None,
         }
     }
 }
 
 /// A random bucket and its model, or nothing if the settings do not fit the word.
-pub(crate) fn random_bucket<W: Word>(draws: &mut Draws<'_>) -> Option<(TokenBucket<W>, BucketModel)> {
+pub(crate) fn random_bucket<W: Word>(
+    draws: &mut Draws<'_>,
+) -> Option<(TokenBucket<W>, BucketModel)> {
     let settings = BucketSettings::random(draws);
-    let largest = settings.largest_burst::<W>().filter(|&largest| largest > 0)?;
+    let largest = settings
+        .largest_burst::<W>()
+        .filter(|&largest| largest > 0)?;
     let some = draws.magnitude(largest).max(1);
     let burst = draws.one_of(&[some, some, some.min(20), largest]);
     let some = draws.within(0, burst);
     let initial = draws.one_of(&[burst, some, 0]);
     let bucket = settings.build::<W>(burst, initial).ok()?;
-    let model = BucketModel::new(&bucket, settings.rate, burst, initial, settings.origin.as_nanos());
+    let model = BucketModel::new(
+        &bucket,
+        settings.rate,
+        burst,
+        initial,
+        settings.origin.as_nanos(),
+    );
     Some((bucket, model))
 }
 
-/// The same of a bucket whose settings can be changed, and a token bucket with the same settings and tick.
+/// The same of a bucket whose settings can be changed, and a token bucket with the same settings
+/// and tick.
 #[allow(dead_code, reason = "for the test of that bucket alone")]
 pub(crate) fn random_adjustable<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(AdjustableBucket<W>, TokenBucket<W>, BucketModel)> {
     let settings = BucketSettings::random(draws);
-    let refused = settings.builder(u64::MAX, 0).build_adjustable_on::<W>().err()?;
-    let SettingsError::TooLarge { setting: Setting::Burst, max: largest @ 1.. } = refused else {
+    let refused = settings
+        .builder(u64::MAX, 0)
+        .build_adjustable_on::<W>()
+        .err()?;
+    let SettingsError::TooLarge {
+        setting: Setting::Burst,
+        max: largest @ 1..,
+    } = refused
+    else {
         return None;
     };
     let some = draws.magnitude(largest).max(1);
@@ -293,6 +340,12 @@ pub(crate) fn random_adjustable<W: Word>(
         horizon: bucket.horizon(),
         bits: if W::BITS == 64 { 52 } else { 26 },
     };
-    let model = BucketModel::of(&stated, settings.rate, burst, initial, settings.origin.as_nanos());
+    let model = BucketModel::of(
+        &stated,
+        settings.rate,
+        burst,
+        initial,
+        settings.origin.as_nanos(),
+    );
     Some((bucket, twin, model))
 }

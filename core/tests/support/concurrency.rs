@@ -33,9 +33,21 @@ pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                     Err(denied) => {
                         assert!(!fits, "denied {n} of {limit} with {in_use} in use");
                         let (expected, retry) = if n.max(1) > limit {
-                            (Denied::ExceedsCapacity { permits: n, capacity: limit }, Retry::Never)
+                            (
+                                Denied::ExceedsCapacity {
+                                    permits: n,
+                                    capacity: limit,
+                                },
+                                Retry::Never,
+                            )
                         } else {
-                            (Denied::Exhausted { now: Timestamp::ZERO, permits: n }, Retry::OnRelease)
+                            (
+                                Denied::Exhausted {
+                                    now: Timestamp::ZERO,
+                                    permits: n,
+                                },
+                                Retry::OnRelease,
+                            )
                         };
                         assert_eq!((denied, denied.retry(&limiter)), (expected, retry));
                         assert_eq!(format!("{limiter:?}"), before, "a denial wrote");
@@ -73,12 +85,29 @@ pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             }
             _ => {}
         }
-        assert_eq!((u64::from(limiter.in_use()), limiter.limit()), (in_use, limit));
-        assert_eq!(u64::from(limiter.available()), u64::from(limit).saturating_sub(in_use));
-        assert_eq!(limiter.idle_at(Timestamp::MAX), if in_use == 0 { Idle::Now } else { Idle::InUse });
-        assert_eq!(leases.iter().map(|lease| u64::from(lease.permits())).sum::<u64>(), in_use);
+        assert_eq!(
+            (u64::from(limiter.in_use()), limiter.limit()),
+            (in_use, limit)
+        );
+        assert_eq!(
+            u64::from(limiter.available()),
+            u64::from(limit).saturating_sub(in_use)
+        );
+        assert_eq!(
+            limiter.idle_at(Timestamp::MAX),
+            if in_use == 0 { Idle::Now } else { Idle::InUse }
+        );
+        assert_eq!(
+            leases
+                .iter()
+                .map(|lease| u64::from(lease.permits()))
+                .sum::<u64>(),
+            in_use
+        );
         if leases.len() > 64 {
-            leases.drain(..32).for_each(|lease| in_use -= u64::from(lease.permits()));
+            leases
+                .drain(..32)
+                .for_each(|lease| in_use -= u64::from(lease.permits()));
         }
     }
     drop(leases);

@@ -1,7 +1,7 @@
 /// Where a random trace gets its choices from: a seed, for bulk, or a list, which proptest shrinks.
 ///
-/// Smaller choices make smaller numbers, and choices that are missing are zero, so that a shorter list of smaller choices is a simpler
-/// trace.
+/// Smaller choices make smaller numbers, and choices that are missing are zero, so that a shorter
+/// list of smaller choices is a simpler trace.
 #[derive(Debug)]
 pub(crate) enum Draws<'a> {
     /// A `SplitMix64` generator, for so many steps.

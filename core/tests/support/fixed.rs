@@ -66,7 +66,8 @@ impl FixedModel {
         self.position(now) + self.span() + i128::from(self.started && within)
     }
 
-    /// How far the position is from coming around to where the newest window was on, if it is so close that it counts as that.
+    /// How far the position is from coming around to where the newest window was on, if it is so
+    /// close that it counts as that.
     fn lap(&self, now: u64) -> Option<i128> {
         let passed = self.position(now) - self.end;
         let ahead = self.range - passed.rem_euclid(self.range);
@@ -78,7 +79,8 @@ impl FixedModel {
         self.staleness + self.span() + i128::from(self.started)
     }
 
-    /// Whether all are denied: close to coming around, but not yet so close that the old window counts; or as late.
+    /// Whether all are denied: close to coming around, but not yet so close that the old window
+    /// counts; or as late.
     fn is_shut(&self, now: u64) -> bool {
         let behind = (self.end - self.position(now)).rem_euclid(self.range);
         behind > self.near() && behind <= self.near() + self.staleness
@@ -89,9 +91,15 @@ impl Model for FixedModel {
     fn look(&self, now: u64) -> Verdict {
         let (position, rest) = (self.position(now), self.limit - self.count);
         if self.is_shut(now) && position >= self.newest - self.staleness {
-            Verdict::Wrapped { told: 0, ideal: self.limit }
+            Verdict::Wrapped {
+                told: 0,
+                ideal: self.limit,
+            }
         } else if self.lap(now).is_some() {
-            Verdict::Wrapped { told: rest, ideal: self.limit }
+            Verdict::Wrapped {
+                told: rest,
+                ideal: self.limit,
+            }
         } else if position >= self.end {
             Verdict::Exactly(self.limit)
         } else if position >= self.newest {
@@ -114,7 +122,11 @@ impl Model for FixedModel {
             Some(end) if lapped.is_some() => (self.end, self.newest) = (end, position),
             Some(_) => {}
             None => {
-                let newest = if on_until.is_some() { self.newest } else { position };
+                let newest = if on_until.is_some() {
+                    self.newest
+                } else {
+                    position
+                };
                 (self.end, self.count, self.newest) = (begun, 0, newest);
             }
         }
@@ -175,8 +187,15 @@ pub(crate) fn random_fixed<W: Word>(draws: &mut Draws<'_>) -> Option<(FixedWindo
         let seconds = 1 + draws.magnitude(100 * 365 * 24 * 3_600);
         builder = builder.staleness(Duration::from_secs(seconds));
     }
-    let origin = if draws.once_in(2) { draws.magnitude(u64::MAX) } else { 0 };
-    let fixed = builder.origin(Timestamp::from_nanos(origin)).build_on::<W>().ok()?;
+    let origin = if draws.once_in(2) {
+        draws.magnitude(u64::MAX)
+    } else {
+        0
+    };
+    let fixed = builder
+        .origin(Timestamp::from_nanos(origin))
+        .build_on::<W>()
+        .ok()?;
     let model = FixedModel::new(&fixed, window, started, origin);
     Some((fixed, model))
 }

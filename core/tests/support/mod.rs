@@ -1,5 +1,5 @@
-//! What the property tests compare the limiters with: models that compute in unbounded rational arithmetic, and traces of random
-//! operations with wild times.
+//! What the property tests compare the limiters with: models that compute in unbounded rational
+//! arithmetic, and traces of random operations with wild times.
 
 pub(crate) mod bucket;
 pub(crate) mod concurrency;

@@ -2,17 +2,20 @@
 
 use portcullis_core::Idle;
 
-/// What an ideal limiter, without a word that wraps, has available; and how close the limiter must come to it.
+/// What an ideal limiter, without a word that wraps, has available; and how close the limiter must
+/// come to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The limiter must say so too.
     Exactly(u64),
-    /// `now` is older than the newest `now` written, which would be told this much: the limiter may say less.
+    /// `now` is older than the newest `now` written, which would be told this much: the limiter may
+    /// say less.
     Late {
         /// What the newest `now` would be told.
         most: u64,
     },
-    /// The limiter has been idle for about a multiple of its horizon: it takes itself for less than full, by this much.
+    /// The limiter has been idle for about a multiple of its horizon: it takes itself for less than
+    /// full, by this much.
     Wrapped {
         /// What it must say.
         told: u64,
@@ -34,7 +37,10 @@ impl Verdict {
         match self {
             Self::Exactly(available) => told == available,
             Self::Late { most } => told <= most,
-            Self::Wrapped { told: expected, ideal } => told == expected && told <= ideal,
+            Self::Wrapped {
+                told: expected,
+                ideal,
+            } => told == expected && told <= ideal,
             Self::Blurred { ideal } => told <= ideal,
             Self::Void => true,
         }
@@ -56,8 +62,8 @@ pub(crate) trait Model {
     fn capacity(&self) -> u64;
     /// Whether the limiter may call itself idle in this way, having said that it had `told`.
     fn allows_idle(&self, now: u64, told: u64, idle: Idle) -> bool;
-    /// Times at which something happens, for the trace to jump by: the time for a permit, to fill or for a window, the staleness, and the
-    /// horizon.
+    /// Times at which something happens, for the trace to jump by: the time for a permit, to fill
+    /// or for a window, the staleness, and the horizon.
     fn landmarks(&self) -> Landmarks;
 }
 

@@ -23,7 +23,8 @@ pub(crate) struct SlidingModel {
     grants: VecDeque<(i128, u64)>,
     /// The newest segment granted in; a new limiter's lies one ring before the origin.
     newest: i128,
-    /// The segment that the word stands for: the newest, or one in the future after the word has come around.
+    /// The segment that the word stands for: the newest, or one in the future after the word has
+    /// come around.
     stamp: i128,
     /// Segments that the word can tell apart.
     range: i128,
@@ -31,7 +32,8 @@ pub(crate) struct SlidingModel {
     facts: (u64, u64),
     /// Where positions are the time itself, an instant before the origin would be taken as it is.
     earliest: u64,
-    /// Up to this segment, what was granted when the word had come around may count for longer than it should.
+    /// Up to this segment, what was granted when the word had come around may count for longer than
+    /// it should.
     blurred: Option<i128>,
 }
 
@@ -44,7 +46,9 @@ impl SlidingModel {
     ) -> Self {
         let segments = u64::from(sliding.segments());
         let in_segments = |span: core::time::Duration| {
-            (span.as_nanos() * u128::from(segments)).div_ceil(u128::from(window)).cast_signed()
+            (span.as_nanos() * u128::from(segments))
+                .div_ceil(u128::from(window))
+                .cast_signed()
         };
         let length = i128::from(segments) + i128::from(strict);
         Self {
@@ -52,7 +56,8 @@ impl SlidingModel {
             window,
             segments,
             length,
-            // Where segments are a whole number of nanoseconds and as short as that, the grid is time itself.
+            // Where segments are a whole number of nanoseconds and as short as that, the grid is
+            // time itself.
             origin: if window == segments { 0 } else { origin },
             grants: VecDeque::new(),
             newest: -length,
@@ -74,25 +79,36 @@ impl SlidingModel {
 
     /// The first instant of a segment.
     fn start(&self, segment: i128) -> i128 {
-        let since = (segment * i128::from(self.window)).unsigned_abs().div_ceil(u128::from(self.segments));
+        let since = (segment * i128::from(self.window))
+            .unsigned_abs()
+            .div_ceil(u128::from(self.segments));
         i128::from(self.origin) + since.cast_signed()
     }
 
     /// What an ideal window has left in `segment`.
     fn left(&self, segment: i128) -> u64 {
-        let counted = self.grants.iter().filter(|(at, _)| *at > segment - self.length);
+        let counted = self
+            .grants
+            .iter()
+            .filter(|(at, _)| *at > segment - self.length);
         self.limit - counted.map(|(_, n)| n).sum::<u64>()
     }
 
-    /// If the word has come around to about where the newest grant was: how long it will seem so, in segments.
+    /// If the word has come around to about where the newest grant was: how long it will seem so,
+    /// in segments.
     fn lap(&self, segment: i128) -> Option<i128> {
         let passed = segment - self.stamp;
         if passed < self.range - 2 * self.staleness - 2 * self.length {
             return None;
         }
         let into = passed % self.range;
-        // A grant that was made when the word had come around may stand in a slot that is as far ahead.
-        let remains = if self.blurred.is_some() { self.staleness + 2 * self.length } else { self.length };
+        // A grant that was made when the word had come around may stand in a slot that is as far
+        // ahead.
+        let remains = if self.blurred.is_some() {
+            self.staleness + 2 * self.length
+        } else {
+            self.length
+        };
         if into < remains {
             Some(remains - into)
         } else if into >= self.range - 2 * self.staleness - 2 * self.length {
@@ -114,11 +130,15 @@ impl Model for SlidingModel {
         if !self.grants.is_empty() && late > self.staleness {
             Verdict::Void
         } else if self.is_blurred(segment) || self.lap(segment).is_some() {
-            Verdict::Blurred { ideal: self.left(segment.max(self.newest)) }
+            Verdict::Blurred {
+                ideal: self.left(segment.max(self.newest)),
+            }
         } else if segment >= self.newest {
             Verdict::Exactly(self.left(segment))
         } else {
-            Verdict::Late { most: self.left(self.newest) }
+            Verdict::Late {
+                most: self.left(self.newest),
+            }
         }
     }
 
@@ -141,7 +161,11 @@ impl Model for SlidingModel {
             Some((at, count)) if *at == self.newest => *count += u64::from(n),
             _ => self.grants.push_back((self.newest, n.into())),
         }
-        while self.grants.front().is_some_and(|(at, _)| *at <= self.newest - self.length) {
+        while self
+            .grants
+            .front()
+            .is_some_and(|(at, _)| *at <= self.newest - self.length)
+        {
             self.grants.pop_front();
         }
         // Fails if more was granted than the limit.
@@ -156,7 +180,10 @@ impl Model for SlidingModel {
         let segment = self.segment(now);
         match (self.look(now), idle) {
             (Verdict::Exactly(available), Idle::Since(since)) => {
-                let (since, ideal) = (i128::from(since.as_nanos()), self.start(self.newest + self.length));
+                let (since, ideal) = (
+                    i128::from(since.as_nanos()),
+                    self.start(self.newest + self.length),
+                );
                 let far = segment - self.newest >= self.range || self.blurred.is_some();
                 available == self.limit && if far { since >= ideal } else { since == ideal }
             }
@@ -191,8 +218,11 @@ pub(crate) fn random_sliding<W: Word>(
     let window = draws.one_of(&[length, 1_000_000_000, 60_000_000_000, segments, 999_999_937]);
     let limit = draws.magnitude(W::MASK >> 2).max(1);
     let limit = draws.one_of(&[limit, limit.min(20), 1]);
-    let mut builder =
-        SlidingWindow::<MAX_SEGMENTS>::builder(limit, Duration::from_nanos(window), segments as u32);
+    let mut builder = SlidingWindow::<MAX_SEGMENTS>::builder(
+        limit,
+        Duration::from_nanos(window),
+        segments as u32,
+    );
     if strict {
         builder = builder.strict();
     }
@@ -200,8 +230,15 @@ pub(crate) fn random_sliding<W: Word>(
         let seconds = 1 + draws.magnitude(100 * 365 * 24 * 3_600);
         builder = builder.staleness(Duration::from_secs(seconds));
     }
-    let origin = if draws.once_in(2) { draws.magnitude(u64::MAX) } else { 0 };
-    let sliding = builder.origin(Timestamp::from_nanos(origin)).build_on::<W>().ok()?;
+    let origin = if draws.once_in(2) {
+        draws.magnitude(u64::MAX)
+    } else {
+        0
+    };
+    let sliding = builder
+        .origin(Timestamp::from_nanos(origin))
+        .build_on::<W>()
+        .ok()?;
     let model = SlidingModel::new(&sliding, window, strict, origin);
     Some((sliding, model))
 }

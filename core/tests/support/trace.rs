@@ -84,8 +84,13 @@ where
     let marks = model.landmarks();
     let mut now = match draws.below(6) {
         0..=2 => marks.first.saturating_add(draws.magnitude(marks.reach)),
-        3 => marks.first.saturating_add(draws.magnitude(u64::MAX - marks.first)),
-        4 => marks.first.saturating_sub(draws.magnitude(marks.staleness)).max(marks.earliest),
+        3 => marks
+            .first
+            .saturating_add(draws.magnitude(u64::MAX - marks.first)),
+        4 => marks
+            .first
+            .saturating_sub(draws.magnitude(marks.staleness))
+            .max(marks.earliest),
         _ => u64::MAX - draws.magnitude(marks.reach).min(u64::MAX - marks.first),
     };
     while draws.another_step() {
@@ -93,7 +98,9 @@ where
         let most = told.min(u32::MAX.into());
         let some = draws.magnitude(most.saturating_add(1));
         let bold = draws.magnitude(u32::MAX.into());
-        let n = draws.one_of(&[some, some, most, most + 1, 1, 1, 0, bold]).min(u32::MAX.into()) as u32;
+        let n = draws
+            .one_of(&[some, some, most, most + 1, 1, 1, 0, bold])
+            .min(u32::MAX.into()) as u32;
         let outcome = operation(limiter, model, now, n, draws, tally);
         let stands = model.look(now).promises_a_retry();
         let retry = match outcome {
@@ -106,9 +113,15 @@ where
             Some(Retry::At(at)) if draws.once_in(2) => {
                 let at = at.as_nanos();
                 let early = operation(limiter, model, at - 1, n, draws, tally);
-                assert!(matches!(early, Outcome::Denied(_)), "granted 1 ns before the retry at {at}");
+                assert!(
+                    matches!(early, Outcome::Denied(_)),
+                    "granted 1 ns before the retry at {at}"
+                );
                 let retried = operation(limiter, model, at, n, draws, tally);
-                assert!(matches!(retried, Outcome::Granted), "denied at the retry at {at}");
+                assert!(
+                    matches!(retried, Outcome::Granted),
+                    "denied at the retry at {at}"
+                );
                 tally.retried += 1;
                 at
             }
@@ -131,7 +144,9 @@ fn next<M: Model>(model: &M, now: u64, draws: &mut Draws<'_>) -> u64 {
         28 => {
             // Around a multiple of the horizon, before and after it.
             let times = draws.magnitude((u64::MAX - now) / marks.horizon).max(1);
-            let before = marks.staleness.saturating_add(marks.reach.saturating_mul(2));
+            let before = marks
+                .staleness
+                .saturating_add(marks.reach.saturating_mul(2));
             let early = draws.magnitude(before);
             let around = draws.one_of(&[0, early, early, marks.staleness]);
             now.saturating_add(times.saturating_mul(marks.horizon).saturating_sub(around))
@@ -160,21 +175,35 @@ where
     let at = Timestamp::from_nanos(now);
     let verdict = model.look(now);
     let told = limiter.available_at(at);
-    let context = || format!("{n} at {now}: told {told}, by the model {verdict:?}\n{limiter:?}\n{model:?}");
+    let context =
+        || format!("{n} at {now}: told {told}, by the model {verdict:?}\n{limiter:?}\n{model:?}");
     tally.count(verdict, told);
     assert!(verdict.allows(told), "{}", context());
     assert_eq!(limiter.capacity(), model.capacity(), "{}", context());
     let idle = limiter.idle_at(at);
-    assert!(model.allows_idle(now, told, idle), "{idle:?}; {}", context());
+    assert!(
+        model.allows_idle(now, told, idle),
+        "{idle:?}; {}",
+        context()
+    );
 
     // Printing the state is the slow part.
     let looks = draws.is_small() || draws.once_in(32);
-    let before = if looks { format!("{limiter:?}") } else { String::new() };
+    let before = if looks {
+        format!("{limiter:?}")
+    } else {
+        String::new()
+    };
     let wanted = u64::from(n.max(1));
     let answer = limiter.take_at(at, n);
     assert_eq!(answer.is_ok(), wanted <= told, "{answer:?}; {}", context());
     if looks && (answer.is_err() || n == 0) {
-        assert_eq!(format!("{limiter:?}"), before, "a denial or a probe wrote; {}", context());
+        assert_eq!(
+            format!("{limiter:?}"),
+            before,
+            "a denial or a probe wrote; {}",
+            context()
+        );
     }
     let Err(denied) = answer else {
         tally.granted += 1;
@@ -190,9 +219,15 @@ where
     tally.denied += 1;
     let capacity = model.capacity();
     let expected = if u64::from(n) > capacity {
-        Denied::ExceedsCapacity { permits: n, capacity: capacity as u32 }
+        Denied::ExceedsCapacity {
+            permits: n,
+            capacity: capacity as u32,
+        }
     } else {
-        Denied::Exhausted { now: at, permits: n }
+        Denied::Exhausted {
+            now: at,
+            permits: n,
+        }
     };
     assert_eq!(denied, expected, "{}", context());
     if verdict.promises_a_retry() {
@@ -208,7 +243,11 @@ where
         match retry {
             Retry::At(at) if at.as_nanos() > now => {
                 let at = at.as_nanos();
-                assert!(is_exact(at, true) && is_exact(at - 1, false), "{retry:?}; {}", context());
+                assert!(
+                    is_exact(at, true) && is_exact(at - 1, false),
+                    "{retry:?}; {}",
+                    context()
+                );
             }
             Retry::Never => assert!(
                 u64::from(n) > capacity || is_exact(u64::MAX, false) || is_wrapped(model, u64::MAX),
@@ -221,7 +260,8 @@ where
     Outcome::Denied(denied)
 }
 
-/// Whether the model knows that the limiter's word has come around between its newest `now` and `now`.
+/// Whether the model knows that the limiter's word has come around between its newest `now` and
+/// `now`.
 fn is_wrapped<M: Model>(model: &M, now: u64) -> bool {
     model.landmarks().horizon < now
 }

@@ -1,4 +1,5 @@
-//! Whether what came out of calls that pre-empted each other is no more than what comes out of them one after the other.
+//! Whether what came out of calls that pre-empted each other is no more than what comes out of them
+//! one after the other.
 
 use core::fmt::Write;
 
@@ -39,7 +40,11 @@ fn counted(permits: u64) -> i64 {
 }
 
 /// What there is in a world after calls that ended in this way.
-pub(crate) fn survey<S: Subject>(world: &World<S>, scenario: &Scenario, outcomes: [Outcome; 3]) -> Ending {
+pub(crate) fn survey<S: Subject>(
+    world: &World<S>,
+    scenario: &Scenario,
+    outcomes: [Outcome; 3],
+) -> Ending {
     let mut sights = [[0; SIGHTS]; PARTS];
     if scenario.ends {
         world.finish();
@@ -68,18 +73,37 @@ pub(crate) fn survey<S: Subject>(world: &World<S>, scenario: &Scenario, outcomes
             *sight = out + drained;
         }
     });
-    Ending { outcomes, sights, late }
+    Ending {
+        outcomes,
+        sights,
+        late,
+    }
 }
 
-/// Whether a limiter that has been idle for long is told less than it has, as its word has come round: at other instants of the same calls it is not,
-/// and a change carries over what it is told.
-pub(crate) fn has_come_round<S: Subject>(start: &World<S>, facts: &Facts, scenario: &Scenario) -> bool {
-    let last = scenario.history.iter().filter_map(Op::now).max().unwrap_or(facts.origin);
-    let calls = scenario.calls.iter().flat_map(Call::ops).filter_map(Op::now);
+/// Whether a limiter that has been idle for long is told less than it has, as its word has come
+/// round: at other instants of the same calls it is not, and a change carries over what it is told.
+pub(crate) fn has_come_round<S: Subject>(
+    start: &World<S>,
+    facts: &Facts,
+    scenario: &Scenario,
+) -> bool {
+    let last = scenario
+        .history
+        .iter()
+        .filter_map(Op::now)
+        .max()
+        .unwrap_or(facts.origin);
+    let calls = scenario
+        .calls
+        .iter()
+        .flat_map(Call::ops)
+        .filter_map(Op::now);
     let idle = |at: u64| at.saturating_sub(last) > facts.reach.saturating_add(facts.staleness);
     start.subject.with(|limiter| {
         let told_less = |at: u64| limiter.available_at(super::op::at(at)) < limiter.capacity();
-        calls.chain(scenario.probes).any(|at| idle(at) && told_less(at))
+        calls
+            .chain(scenario.probes)
+            .any(|at| idle(at) && told_less(at))
     })
 }
 
@@ -148,13 +172,21 @@ fn in_steps<S: Subject>(
             Part::AtOnce => world.call_again(&call.at_once(), |_| true, lift),
             Part::Passing => {
                 if let Some((now, n)) = passes(call) {
-                    world.perform(&Op::Take { now: now.max(lift), n, slot: passing });
+                    world.perform(&Op::Take {
+                        now: now.max(lift),
+                        n,
+                        slot: passing,
+                    });
                 }
                 Outcome::NOTHING
             }
             Part::Back => {
                 if let Some((now, n)) = passes(call) {
-                    world.perform(&Op::Refund { now, n, slot: passing });
+                    world.perform(&Op::Refund {
+                        now,
+                        n,
+                        slot: passing,
+                    });
                 }
                 Outcome::NOTHING
             }
@@ -194,13 +226,26 @@ const ORDERS: [&[usize]; 16] = [
     &[],
 ];
 
-/// Whether `run` is no more than the calls in `order` come to: nobody was granted what is not granted there, and no more is left.
+/// Whether `run` is no more than the calls in `order` come to: nobody was granted what is not
+/// granted there, and no more is left.
 fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
     // Otherwise what is given back may have come back by time as well.
-    let back = |ending: &Ending| ending.outcomes.iter().map(|outcome| outcome.back).sum::<u64>();
-    run.outcomes.iter().zip(&order.outcomes).all(|(run, order)| run.granted <= order.granted)
+    let back = |ending: &Ending| {
+        ending
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.back)
+            .sum::<u64>()
+    };
+    run.outcomes
+        .iter()
+        .zip(&order.outcomes)
+        .all(|(run, order)| run.granted <= order.granted)
         && (!S::HOLDS || back(run) <= back(order))
-        && run.sights[part].iter().zip(&order.sights[part]).all(|(run, order)| run <= order)
+        && run.sights[part]
+            .iter()
+            .zip(&order.sights[part])
+            .all(|(run, order)| run <= order)
 }
 
 /// What is known of a run so far.
@@ -217,7 +262,11 @@ impl<S: Subject> Trial<'_, S> {
     fn try_order(&mut self, steps: &[Step], lift: [u64; 3]) -> bool {
         let ending = in_steps(self.start, self.scenario, self.run, steps, lift);
         let outcomes = &self.run.ending.outcomes;
-        for (told, (run, order)) in self.told.iter_mut().zip(outcomes.iter().zip(&ending.outcomes)) {
+        for (told, (run, order)) in self
+            .told
+            .iter_mut()
+            .zip(outcomes.iter().zip(&ending.outcomes))
+        {
             *told |= run.told <= order.told;
         }
         self.justified |= is_within::<S>(&self.run.ending, &ending, self.part);
@@ -231,7 +280,11 @@ impl<S: Subject> Trial<'_, S> {
         }
         for place in 0..left.len() {
             let Step(index, part) = left[place];
-            if part == Part::Back && left.iter().any(|step| step.0 == index && step.1 == Part::Passing) {
+            if part == Part::Back
+                && left
+                    .iter()
+                    .any(|step| step.0 == index && step.1 == Part::Passing)
+            {
                 continue;
             }
             let step = left.remove(place);
@@ -249,12 +302,22 @@ impl<S: Subject> Trial<'_, S> {
 
 /// Whether an order of the calls, without what did nothing, comes to as much as the run.
 ///
-/// What is rolled back may be given back after others. Where a denial may act, it may do so. Where a take may note a newer time and be denied then, others count at that.
-pub(crate) fn judge<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> Result<(), String> {
+/// What is rolled back may be given back after others. Where a denial may act, it may do so. Where
+/// a take may note a newer time and be denied then, others count at that.
+pub(crate) fn judge<S: Subject>(
+    start: &World<S>,
+    scenario: &Scenario,
+    run: &Run,
+) -> Result<(), String> {
     // The newest time is what was written.
-    let is_newest = |call: &Call| call.is_one() && call.ops().any(|op| op.now() == Some(scenario.probes[0]));
+    let is_newest =
+        |call: &Call| call.is_one() && call.ops().any(|op| op.now() == Some(scenario.probes[0]));
     let written = scenario.calls.iter().zip(&run.ending.outcomes);
-    if !run.ending.late && written.into_iter().any(|(call, outcome)| is_newest(call) && outcome.granted > 0) {
+    if !run.ending.late
+        && written
+            .into_iter()
+            .any(|(call, outcome)| is_newest(call) && outcome.granted > 0)
+    {
         return Err("who is late is told more".to_owned());
     }
     if S::PARTS == 1 {
@@ -278,14 +341,24 @@ fn judge_part<S: Subject>(
     let acted = |index: usize| outcomes[index].acted;
     let tells = |index: usize| S::PARTS == 1 && outcomes[index].told > 0;
     let passes = |index: usize| outcomes[index].rolled_back;
-    let mut trial =
-        Trial { start, scenario, run, part, told: [0, 1, 2].map(|index| !tells(index)), justified: false };
+    let mut trial = Trial {
+        start,
+        scenario,
+        run,
+        part,
+        told: [0, 1, 2].map(|index| !tells(index)),
+        justified: false,
+    };
     for order in ORDERS {
-        let fits =
-            order.iter().all(|&index| index < calls && (acted(index) || tells(index) || passes(index)))
-                && (0..calls).all(|index| !acted(index) || order.contains(&index));
+        let fits = order
+            .iter()
+            .all(|&index| index < calls && (acted(index) || tells(index) || passes(index)))
+            && (0..calls).all(|index| !acted(index) || order.contains(&index));
         if fits {
-            let steps = order.iter().map(|&index| Step(index, Part::Done)).collect::<Few>();
+            let steps = order
+                .iter()
+                .map(|&index| Step(index, Part::Done))
+                .collect::<Few>();
             if trial.try_order(steps.get(), [0; 3]) {
                 return Ok(());
             }
@@ -314,34 +387,53 @@ fn judge_part<S: Subject>(
     let mut sets = vec![Vec::new()];
     for index in 0..calls {
         let longer = |set: &Vec<Step>| {
-            choices(index).into_iter().map(|more| [set.clone(), more].concat()).collect::<Vec<_>>()
+            choices(index)
+                .into_iter()
+                .map(|more| [set.clone(), more].concat())
+                .collect::<Vec<_>>()
         };
         sets = sets.iter().flat_map(longer).collect();
     }
     // What a call may count at, beside its own time: that of another one.
     let mut times = vec![0];
     if S::ROLLS {
-        times.extend(scenario.calls.iter().flat_map(Call::ops).filter_map(Op::now));
+        times.extend(
+            scenario
+                .calls
+                .iter()
+                .flat_map(Call::ops)
+                .filter_map(Op::now),
+        );
         times.extend(scenario.calls.iter().map(Call::newest));
         times.sort_unstable();
         times.dedup();
     }
     let each = |index: usize| if index < calls { times.len() } else { 1 };
     for choice in 0..each(0) * each(1) * each(2) {
-        let lifts = [choice % each(0), choice / each(0) % each(1), choice / each(0) / each(1)];
+        let lifts = [
+            choice % each(0),
+            choice / each(0) % each(1),
+            choice / each(0) / each(1),
+        ];
         for set in &mut sets {
             if trial.try_all(&mut Vec::new(), set, lifts.map(|lift| times[lift])) {
                 return Ok(());
             }
         }
     }
-    let fault = if trial.justified { "it is told more than in any order" } else { "more than in any order" };
+    let fault = if trial.justified {
+        "it is told more than in any order"
+    } else {
+        "more than in any order"
+    };
     Err(fault.to_owned())
 }
 
 /// Whether a call was denied that is granted in every order.
 pub(crate) fn is_needless<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> bool {
-    let all = ORDERS.into_iter().filter(|order| order.len() == scenario.calls.len());
+    let all = ORDERS
+        .into_iter()
+        .filter(|order| order.len() == scenario.calls.len());
     let mut needless = [true; 3];
     for order in all.filter(|order| order.iter().all(|&index| index < scenario.calls.len())) {
         let ending = in_order(start, scenario, order);
@@ -359,7 +451,10 @@ pub(crate) fn tell<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run)
         let _ = writeln!(text, "  before: {op:?}");
     }
     let brief = |outcome: &Outcome| {
-        format!("granted {} back {} told {}", outcome.granted, outcome.back, outcome.told)
+        format!(
+            "granted {} back {} told {}",
+            outcome.granted, outcome.back, outcome.told
+        )
     };
     let shown = |ending: &Ending| {
         let mut parts = 0;
@@ -369,16 +464,27 @@ pub(crate) fn tell<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run)
     for (index, call) in scenario.calls.iter().enumerate() {
         let Call { times, .. } = call;
         let ops: Vec<_> = call.ops().collect();
-        let all = if run.logs[index].has_all() { "all" } else { "not all" };
+        let all = if run.logs[index].has_all() {
+            "all"
+        } else {
+            "not all"
+        };
         let outcome = brief(&run.ending.outcomes[index]);
         let _ = writeln!(text, "  call {index}: {ops:?} x {times}: {outcome} ({all})");
     }
-    let _ = writeln!(text, "  probes {:?}, late {}, ends {}", scenario.probes, scenario.late, scenario.ends);
+    let _ = writeln!(
+        text,
+        "  probes {:?}, late {}, ends {}",
+        scenario.probes, scenario.late, scenario.ends
+    );
     let _ = writeln!(text, "  run:        {:?}", shown(&run.ending));
     for order in ORDERS {
         if order.iter().all(|&index| index < scenario.calls.len()) {
             let ending = in_order(start, scenario, order);
-            let net: Vec<_> = ending.outcomes[..scenario.calls.len()].iter().map(brief).collect();
+            let net: Vec<_> = ending.outcomes[..scenario.calls.len()]
+                .iter()
+                .map(brief)
+                .collect();
             let _ = writeln!(text, "  {order:?}: {:?} {net:?}", shown(&ending));
         }
     }

@@ -1,4 +1,5 @@
-//! What the explorers have in common: limiters with random settings, calls on them, and the judgement of what came out.
+//! What the explorers have in common: limiters with random settings, calls on them, and the
+//! judgement of what came out.
 #![allow(dead_code, reason = "each test uses a part")]
 
 #[path = "../../../core/tests/support/draws.rs"]

@@ -2,7 +2,8 @@
 
 use portcullis_core::{Carry, Timestamp};
 
-/// A call on a limiter. Grants go into slots, and come back from them; a call on a slot that is empty does nothing.
+/// A call on a limiter. Grants go into slots, and come back from them; a call on a slot that is
+/// empty does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Take {
@@ -127,7 +128,10 @@ impl Op {
             | Self::Claim { now, .. }
             | Self::Sweep { now }
             | Self::Other { now, .. } => Some(now),
-            Self::Release { .. } | Self::SetLimit { .. } | Self::Uncut { .. } | Self::End { .. } => None,
+            Self::Release { .. }
+            | Self::SetLimit { .. }
+            | Self::Uncut { .. }
+            | Self::End { .. } => None,
         }
     }
 }
@@ -154,7 +158,10 @@ impl Op {
             | Self::Claim { now, .. }
             | Self::Sweep { now }
             | Self::Other { now, .. } => *now = change(*now),
-            Self::Release { .. } | Self::SetLimit { .. } | Self::Uncut { .. } | Self::End { .. } => {}
+            Self::Release { .. }
+            | Self::SetLimit { .. }
+            | Self::Uncut { .. }
+            | Self::End { .. } => {}
         }
         op
     }
@@ -194,7 +201,11 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn one(op: Op) -> Self {
-        Self { ops: [Some(op), None, None], times: 1, step: 0 }
+        Self {
+            ops: [Some(op), None, None],
+            times: 1,
+            step: 0,
+        }
     }
 
     pub(crate) fn ops(&self) -> impl Iterator<Item = &Op> {
@@ -221,7 +232,10 @@ impl Call {
             Op::Planned { now, n, slot } => Op::Take { now, n, slot },
             other => other,
         };
-        Self { ops: self.ops.map(|op| op.map(at_once)), ..*self }
+        Self {
+            ops: self.ops.map(|op| op.map(at_once)),
+            ..*self
+        }
     }
 
     pub(crate) fn is_one(&self) -> bool {
@@ -245,18 +259,35 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(crate) const NOTHING: Self = Self { granted: 0, back: 0, told: 0, acted: false, rolled_back: false };
+    pub(crate) const NOTHING: Self = Self {
+        granted: 0,
+        back: 0,
+        told: 0,
+        acted: false,
+        rolled_back: false,
+    };
 
     pub(crate) fn granted(n: u32) -> Self {
-        Self { granted: n.into(), acted: n > 0, ..Self::NOTHING }
+        Self {
+            granted: n.into(),
+            acted: n > 0,
+            ..Self::NOTHING
+        }
     }
 
     pub(crate) fn back(n: u64) -> Self {
-        Self { back: n, acted: n > 0, ..Self::NOTHING }
+        Self {
+            back: n,
+            acted: n > 0,
+            ..Self::NOTHING
+        }
     }
 
     pub(crate) fn told(told: u64) -> Self {
-        Self { told, ..Self::NOTHING }
+        Self {
+            told,
+            ..Self::NOTHING
+        }
     }
 
     pub(crate) fn and(self, next: Self) -> Self {
@@ -284,7 +315,11 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) const fn new() -> Self {
-        Self { first: 0, more: Vec::new(), steps: 0 }
+        Self {
+            first: 0,
+            more: Vec::new(),
+            steps: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, acted: bool) {
@@ -301,7 +336,11 @@ impl Log {
     }
 
     pub(crate) fn has(&self, step: usize) -> bool {
-        let word = if step < 64 { self.first } else { self.more[step / 64 - 1] };
+        let word = if step < 64 {
+            self.first
+        } else {
+            self.more[step / 64 - 1]
+        };
         word >> (step % 64) & 1 == 1
     }
 

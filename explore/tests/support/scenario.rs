@@ -36,12 +36,19 @@ pub(crate) struct Scenario {
 }
 
 pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix) -> Scenario {
-    let mut clock = Clock { facts: *facts, now: facts.origin, newest: facts.origin };
+    let mut clock = Clock {
+        facts: *facts,
+        now: facts.origin,
+        newest: facts.origin,
+    };
     // Usually no more than a few, so that it matters who comes first.
     let mut history = Vec::new();
     let mut kept = KEPT;
     if draws.once_in(4) {
-        clock.now = clock.now.saturating_add(clock.span(draws)).min(u64::MAX >> 1);
+        clock.now = clock
+            .now
+            .saturating_add(clock.span(draws))
+            .min(u64::MAX >> 1);
     }
     let steps = draws.below(7);
     let mut changes = 0;
@@ -66,7 +73,11 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     let far = draws.once_in(2);
     clock.step(draws, far);
     let base = clock;
-    let count = if mix.calls < 3 { mix.calls } else { draws.within(2, mix.calls) };
+    let count = if mix.calls < 3 {
+        mix.calls
+    } else {
+        draws.within(2, mix.calls)
+    };
     // Each grant of the history is for one call.
     let mut free: Vec<u8> = (KEPT..PASSING).collect();
     let mut calls = Vec::new();
@@ -81,8 +92,17 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
             let verb = draws.one_of(S::VERBS);
             changes += u32::from(verb == Verb::Adjust);
             let slot = match verb {
-                Verb::Refund | Verb::Release | Verb::Cancel | Verb::End | Verb::Draw | Verb::Uncut => {
-                    if free.is_empty() { own } else { free.remove(draws.below(free.len() as u64) as usize) }
+                Verb::Refund
+                | Verb::Release
+                | Verb::Cancel
+                | Verb::End
+                | Verb::Draw
+                | Verb::Uncut => {
+                    if free.is_empty() {
+                        own
+                    } else {
+                        free.remove(draws.below(free.len() as u64) as usize)
+                    }
                 }
                 _ => own,
             };
@@ -95,9 +115,18 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
             cycle::<S>(draws, &mut clock, base.now, own, mix.repeats)
         } else if index > 0 && draws.once_in(6) {
             let (first, second) = (one(draws, &mut clock), one(draws, &mut clock));
-            let apart = |op: &Op| matches!(op, Op::Rollback { .. } | Op::Other { .. } | Op::SetLimit { .. });
+            let apart = |op: &Op| {
+                matches!(
+                    op,
+                    Op::Rollback { .. } | Op::Other { .. } | Op::SetLimit { .. }
+                )
+            };
             let second = Some(second).filter(|second| !apart(&first) && !apart(second));
-            Call { ops: [Some(first), second, None], times: 1, step: 0 }
+            Call {
+                ops: [Some(first), second, None],
+                times: 1,
+                step: 0,
+            }
         } else {
             Call::one(one(draws, &mut clock))
         };
@@ -110,11 +139,18 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     // As late as may be, by what is stated.
     let lone = changes == 1;
     let clamp = |op: &mut Op| {
-        let late = if lone && matches!(op, Op::Adjust { .. }) { facts.late_change } else { facts.staleness };
+        let late = if lone && matches!(op, Op::Adjust { .. }) {
+            facts.late_change
+        } else {
+            facts.staleness
+        };
         let least = newest.saturating_sub(late);
         *op = op.at(|now| now.max(least));
     };
-    for op in calls.iter_mut().flat_map(|call| call.ops.iter_mut().flatten()) {
+    for op in calls
+        .iter_mut()
+        .flat_map(|call| call.ops.iter_mut().flatten())
+    {
         clamp(op);
     }
     let (grain, reach) = (facts.grain, facts.reach);
@@ -123,43 +159,76 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     Scenario {
         history,
         calls,
-        probes: [newest, after(short), after(reach / 3), after(reach), after(reach.saturating_mul(2))],
+        probes: [
+            newest,
+            after(short),
+            after(reach / 3),
+            after(reach),
+            after(reach.saturating_mul(2)),
+        ],
         late: newest.saturating_sub(draws.magnitude(facts.staleness.min(4 * reach))),
         full: [0, 1, 2, 3, 4, 5, 6, 7].map(|eighths| {
-            after(reach.saturating_add(2 * facts.tick).saturating_add(facts.horizon / 8 * eighths))
+            after(
+                reach
+                    .saturating_add(2 * facts.tick)
+                    .saturating_add(facts.horizon / 8 * eighths),
+            )
         }),
         ends: draws.once_in(2),
     }
 }
 
-/// What a thread does over and over, so that a word comes round: a grant given back, or settings changed back and forth.
-fn cycle<S: Subject>(draws: &mut Draws<'_>, clock: &mut Clock, base: u64, own: u8, most: u32) -> Call {
+/// What a thread does over and over, so that a word comes round: a grant given back, or settings
+/// changed back and forth.
+fn cycle<S: Subject>(
+    draws: &mut Draws<'_>,
+    clock: &mut Clock,
+    base: u64,
+    own: u8,
+    most: u32,
+) -> Call {
     let has = |verb| S::VERBS.contains(&verb);
     clock.now = base;
     clock.near(draws);
     let (now, burst) = (clock.now, clock.facts.burst);
     let n = draws.within(1, burst.min(3)) as u32;
     let other = own + if own + 2 < KEPT { 2 } else { 1 };
-    let carry = if draws.once_in(2) { Carry::Keep } else { carry(draws) };
+    let carry = if draws.once_in(2) {
+        Carry::Keep
+    } else {
+        carry(draws)
+    };
     let to = draws.one_of(&[0, 1, 2, 3, 3, 3]);
     let back = draws.one_of(&[0, 0, 1, 2, 3]);
     let take = |slot| Op::Take { now, n, slot };
     let refund = |slot| Op::Refund { now, n, slot };
     let ops = match draws.below(4) {
-        0 if has(Verb::Adjust) => {
-            [Some(Op::Adjust { now, to, carry }), Some(Op::Adjust { now, to: back, carry }), None]
-        }
+        0 if has(Verb::Adjust) => [
+            Some(Op::Adjust { now, to, carry }),
+            Some(Op::Adjust {
+                now,
+                to: back,
+                carry,
+            }),
+            None,
+        ],
         1 if has(Verb::Adjust) => [Some(Op::Adjust { now, to, carry }), None, None],
         // Out of turn: what was taken first comes back first.
-        2 if has(Verb::Refund) && !S::HOLDS => [Some(take(other)), Some(take(own)), Some(refund(other))],
+        2 if has(Verb::Refund) && !S::HOLDS => {
+            [Some(take(other)), Some(take(own)), Some(refund(other))]
+        }
         _ if has(Verb::Refund) => [Some(take(own)), Some(refund(own)), None],
         _ => [Some(take(own)), None, None],
     };
-    let times = draws.one_of(&[1, 2, 8, 15, 16, 17, 32, 511, 512, 1_023, 1_024, 1_025, 2_048]);
+    let times = draws.one_of(&[
+        1, 2, 8, 15, 16, 17, 32, 511, 512, 1_023, 1_024, 1_025, 2_048,
+    ]);
     let times = times.min(most);
     // As fast as permits come back, or all at once; not for longer than one may be late.
     let whole = clock.facts.staleness / 2 / u64::from(times);
-    let step = draws.one_of(&[0, 0, u64::from(n) * clock.facts.grain]).min(whole);
+    let step = draws
+        .one_of(&[0, 0, u64::from(n) * clock.facts.grain])
+        .min(whole);
     Call { ops, times, step }
 }
 
@@ -180,14 +249,35 @@ fn kept_again(
     free.retain(|slot| *slot != before);
     let back = draws.within(1, n.into()) as u32;
     clock.near(draws);
-    let refund = Op::Refund { now: clock.now, n: back, slot: before };
-    let later = clock.now.saturating_add(draws.magnitude(clock.facts.reach).min(clock.facts.staleness / 4));
-    let take = Op::Take { now: later, n: back, slot: own };
-    Some(Call { ops: [Some(refund), Some(take), None], times: 1, step: 0 })
+    let refund = Op::Refund {
+        now: clock.now,
+        n: back,
+        slot: before,
+    };
+    let later = clock.now.saturating_add(
+        draws
+            .magnitude(clock.facts.reach)
+            .min(clock.facts.staleness / 4),
+    );
+    let take = Op::Take {
+        now: later,
+        n: back,
+        slot: own,
+    };
+    Some(Call {
+        ops: [Some(refund), Some(take), None],
+        times: 1,
+        step: 0,
+    })
 }
 
 fn carry(draws: &mut Draws<'_>) -> Carry {
-    draws.one_of(&[Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset])
+    draws.one_of(&[
+        Carry::Keep,
+        Carry::Proportional,
+        Carry::Additive,
+        Carry::Reset,
+    ])
 }
 
 pub(crate) fn op(draws: &mut Draws<'_>, verb: Verb, clock: &Clock, slot: u8) -> Op {
@@ -213,15 +303,30 @@ pub(crate) fn op(draws: &mut Draws<'_>, verb: Verb, clock: &Clock, slot: u8) -> 
         Verb::Force => Op::Force { now, n },
         Verb::Reserve => Op::Reserve { now, n, wait, slot },
         Verb::Cancel => Op::Cancel { now, slot },
-        Verb::Adjust => Op::Adjust { now, to: draws.below(4) as u8, carry: carry(draws) },
-        Verb::SetLimit => Op::SetLimit { to: draws.below(4) as u8 },
+        Verb::Adjust => Op::Adjust {
+            now,
+            to: draws.below(4) as u8,
+            carry: carry(draws),
+        },
+        Verb::SetLimit => Op::SetLimit {
+            to: draws.below(4) as u8,
+        },
         Verb::Cut => Op::Cut { now, n, slot },
         Verb::Draw => Op::Draw { now, n, slot },
         Verb::Uncut => Op::Uncut { slot },
-        Verb::Claim => Op::Claim { now, n, wait: if draws.once_in(2) { wait } else { 0 }, slot },
+        Verb::Claim => Op::Claim {
+            now,
+            n,
+            wait: if draws.once_in(2) { wait } else { 0 },
+            slot,
+        },
         Verb::End => Op::End { slot },
         Verb::Sweep => Op::Sweep { now },
-        Verb::Other => Op::Other { now, n, key: draws.within(1, 12) as u8 },
+        Verb::Other => Op::Other {
+            now,
+            n,
+            key: draws.within(1, 12) as u8,
+        },
     }
 }
 
@@ -235,7 +340,12 @@ pub(crate) struct Clock {
 
 impl Clock {
     fn span(&self, draws: &mut Draws<'_>) -> u64 {
-        let Facts { grain, reach, staleness, .. } = self.facts;
+        let Facts {
+            grain,
+            reach,
+            staleness,
+            ..
+        } = self.facts;
         match draws.below(6) {
             0 => reach,
             1 => grain,
@@ -262,9 +372,9 @@ impl Clock {
                     on.saturating_sub(around).max(self.newest)
                 }
             }
-            8 if far && self.facts.horizon < 1 << 58 => {
-                self.newest.saturating_add(draws.magnitude(2 * self.facts.horizon))
-            }
+            8 if far && self.facts.horizon < 1 << 58 => self
+                .newest
+                .saturating_add(draws.magnitude(2 * self.facts.horizon)),
             _ => self.newest.saturating_add(span),
         }
         .min(u64::MAX >> 1);

@@ -5,16 +5,16 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, CooldownWindow, Counted, Denied,
-    Escalation, FixedWindow, Keyed, KeyedArray, KeyedWord, LeaseId, LeasePool, Limiter, Line, Penalty, Rate,
-    Receipt, Reservation, Retry, Slice, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket,
-    TokenBucketBuilder, Word,
+    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, CooldownWindow, Counted,
+    Denied, Escalation, FixedWindow, Keyed, KeyedArray, KeyedWord, LeaseId, LeasePool, Limiter,
+    Line, Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket, SlidingWindow,
+    Threshold, Timestamp, TokenBucket, TokenBucketBuilder, Word,
 };
 
 use super::draws::Draws;
 use super::op::Verb::{
-    Adjust, Cancel, Claim, Cut, Draw, End, Force, Look, Other, Planned, Refund, Release, Reserve, Rollback,
-    SetLimit, Sweep, Take, Uncut,
+    Adjust, Cancel, Claim, Cut, Draw, End, Force, Look, Other, Planned, Refund, Release, Reserve,
+    Rollback, SetLimit, Sweep, Take, Uncut,
 };
 use super::op::{Op, Outcome, Verb, at};
 use super::world::{Current, Facts, SLOTS, Subject, World};
@@ -27,11 +27,20 @@ fn nanos(span: Duration) -> u64 {
 }
 
 fn span(draws: &mut Draws<'_>) -> u64 {
-    draws.one_of(&[MILLI, 10 * MILLI, 100 * MILLI, SECOND, 7 * SECOND, 60 * SECOND])
+    draws.one_of(&[
+        MILLI,
+        10 * MILLI,
+        100 * MILLI,
+        SECOND,
+        7 * SECOND,
+        60 * SECOND,
+    ])
 }
 
 fn staleness(draws: &mut Draws<'_>) -> Option<Duration> {
-    draws.one_of(&[None, None, Some(1), Some(2), Some(60)]).map(Duration::from_secs)
+    draws
+        .one_of(&[None, None, Some(1), Some(2), Some(60)])
+        .map(Duration::from_secs)
 }
 
 fn origin(draws: &mut Draws<'_>) -> u64 {
@@ -70,7 +79,11 @@ impl BucketTerms {
             period,
             burst,
             debt: draws.one_of(&[0, 0, 3, 10]),
-            initial: if draws.once_in(4) { draws.within(0, burst) } else { burst },
+            initial: if draws.once_in(4) {
+                draws.within(0, burst)
+            } else {
+                burst
+            },
             tick: draws.one_of(&[None, None, Some(1), Some(1_000), Some(MILLI), Some(period)]),
             stepwise: draws.once_in(4),
             staleness: staleness(draws),
@@ -128,8 +141,9 @@ pub(crate) struct Bucket<W: Word> {
 impl<W: Word> Subject for Bucket<W> {
     type Extra = ();
     const NAME: &'static str = "token bucket";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Planned, Planned, Look, Refund, Refund, Refund, Rollback, Rollback, Force];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Planned, Look, Refund, Refund, Refund, Rollback, Rollback, Force,
+    ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let terms = BucketTerms::random(draws);
@@ -196,8 +210,8 @@ impl WindowTerms {
     }
 
     fn fixed<W: Word>(&self) -> Option<FixedWindow<W>> {
-        let mut builder =
-            FixedWindow::builder(self.limit, Duration::from_nanos(self.window)).origin(at(self.origin));
+        let mut builder = FixedWindow::builder(self.limit, Duration::from_nanos(self.window))
+            .origin(at(self.origin));
         if self.started {
             builder = builder.started_by_first_request();
         }
@@ -250,8 +264,9 @@ pub(crate) struct Sliding<W: Word> {
 impl<W: Word> Subject for Sliding<W> {
     type Extra = ();
     const NAME: &'static str = "sliding window";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Take, Planned, Look, Refund, Refund, Rollback, SetLimit];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Take, Planned, Look, Refund, Refund, Rollback, SetLimit,
+    ];
     const ROLLS: bool = true;
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
@@ -269,11 +284,24 @@ impl<W: Word> Subject for Sliding<W> {
             builder = builder.staleness(staleness);
         }
         let window: SlidingWindow<4, W> = builder.build_on().ok()?;
-        let mut facts = terms.facts(Duration::from_nanos(1), window.staleness(), window.horizon());
+        let mut facts = terms.facts(
+            Duration::from_nanos(1),
+            window.staleness(),
+            window.horizon(),
+        );
         facts.grain = terms.window / u64::from(segments);
         facts.reach = 2 * terms.window + 4;
         let limits = [terms.limit, 1, terms.limit / 2 + 1, 2 * terms.limit];
-        Some((Self { window, terms, segments, strict, limits }, facts))
+        Some((
+            Self {
+                window,
+                terms,
+                segments,
+                strict,
+                limits,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -281,10 +309,18 @@ impl<W: Word> Subject for Sliding<W> {
     }
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
-        let Op::SetLimit { to } = *op else { return Outcome::NOTHING };
+        let Op::SetLimit { to } = *op else {
+            return Outcome::NOTHING;
+        };
         let subject = &world.subject;
-        let set = subject.window.set_limit(subject.limits[usize::from(to)]).is_ok();
-        Outcome { acted: set, ..Outcome::NOTHING }
+        let set = subject
+            .window
+            .set_limit(subject.limits[usize::from(to)])
+            .is_ok();
+        Outcome {
+            acted: set,
+            ..Outcome::NOTHING
+        }
     }
 
     fn describe(&self) -> String {
@@ -309,7 +345,9 @@ pub(crate) struct Cooldown<W: Word> {
 impl<W: Word> Subject for Cooldown<W> {
     type Extra = ();
     const NAME: &'static str = "cooldown window";
-    const VERBS: &'static [Verb] = &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Rollback];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Rollback,
+    ];
     const DENIALS_ACT: bool = true;
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
@@ -321,8 +359,8 @@ impl<W: Word> Subject for Cooldown<W> {
             Some(3 * terms.window),
             Some(MILLI),
         ]);
-        let mut builder =
-            CooldownWindow::builder(terms.limit, Duration::from_nanos(terms.window)).origin(at(terms.origin));
+        let mut builder = CooldownWindow::builder(terms.limit, Duration::from_nanos(terms.window))
+            .origin(at(terms.origin));
         if let Some(wait) = wait {
             builder = builder.wait(Duration::from_nanos(wait));
         }
@@ -335,7 +373,14 @@ impl<W: Word> Subject for Cooldown<W> {
         let window: CooldownWindow<W> = builder.build_on().ok()?;
         let mut facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         facts.reach += wait.unwrap_or(0) + 2 * facts.tick;
-        Some((Self { window, terms, wait }, facts))
+        Some((
+            Self {
+                window,
+                terms,
+                wait,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -362,14 +407,22 @@ pub(crate) struct Permits<W: Word> {
 impl<W: Word> Subject for Permits<W> {
     type Extra = Cutting<Concurrency<W>>;
     const NAME: &'static str = "concurrency";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Planned, Look, Refund, Release, Release, Rollback, SetLimit, Cut, Draw, Uncut];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Release, Release, Rollback, SetLimit, Cut, Draw,
+        Uncut,
+    ];
     const HOLDS: bool = true;
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let limit = few(draws) as u32;
         let limiter = Concurrency::try_new(limit).ok()?;
-        Some((Self { limiter, limits: [limit, 0, limit / 2, 2 * limit] }, timeless(limit)))
+        Some((
+            Self {
+                limiter,
+                limits: [limit, 0, limit / 2, 2 * limit],
+            },
+            timeless(limit),
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -381,25 +434,43 @@ impl<W: Word> Subject for Permits<W> {
         Current::set(&subject.limiter);
         match *op {
             Op::SetLimit { to } => {
-                let set = subject.limiter.set_limit(subject.limits[usize::from(to)]).is_ok();
-                Outcome { acted: set, ..Outcome::NOTHING }
+                let set = subject
+                    .limiter
+                    .set_limit(subject.limits[usize::from(to)])
+                    .is_ok();
+                Outcome {
+                    acted: set,
+                    ..Outcome::NOTHING
+                }
             }
             Op::Cut { now, n, slot } => match Slice::cut_at(Current::new(), at(now), n) {
                 Ok(slice) => {
                     world.put_extra(slot, Cutting { slice, out: 0 });
-                    Outcome { acted: true, ..Outcome::NOTHING }
+                    Outcome {
+                        acted: true,
+                        ..Outcome::NOTHING
+                    }
                 }
                 Err(_) => Outcome::NOTHING,
             },
             Op::Draw { now, n, slot } => {
-                let Some(mut cutting) = world.extra(slot) else { return Outcome::NOTHING };
+                let Some(mut cutting) = world.extra(slot) else {
+                    return Outcome::NOTHING;
+                };
                 let granted = cutting.slice.take_at(at(now), n).is_ok();
                 cutting.out += if granted { n } else { 0 };
                 world.put_extra(slot, cutting);
-                if granted { Outcome::granted(n) } else { Outcome::NOTHING }
+                if granted {
+                    Outcome::granted(n)
+                } else {
+                    Outcome::NOTHING
+                }
             }
             Op::Uncut { slot } => match world.extra(slot) {
-                Some(cutting) => Outcome { acted: true, ..Outcome::back(end(cutting)) },
+                Some(cutting) => Outcome {
+                    acted: true,
+                    ..Outcome::back(end(cutting))
+                },
                 None => Outcome::NOTHING,
             },
             _ => Outcome::NOTHING,
@@ -449,8 +520,10 @@ pub(crate) struct Sliced<W: Word> {
 impl<W: Word> Subject for Sliced<W> {
     type Extra = Cutting<SlicedBucket<W>>;
     const NAME: &'static str = "sliced bucket";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Cut, Cut, Draw, Draw, Draw, Uncut];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Cut, Cut, Draw, Draw, Draw,
+        Uncut,
+    ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);
@@ -471,20 +544,32 @@ impl<W: Word> Subject for Sliced<W> {
             Op::Cut { now, n, slot } => match Slice::cut_at(Current::new(), at(now), n) {
                 Ok(slice) => {
                     world.put_extra(slot, Cutting { slice, out: 0 });
-                    Outcome { acted: true, ..Outcome::NOTHING }
+                    Outcome {
+                        acted: true,
+                        ..Outcome::NOTHING
+                    }
                 }
                 Err(_) => Outcome::NOTHING,
             },
             Op::Draw { now, n, slot } => {
-                let Some(cutting) = world.extra(slot) else { return Outcome::NOTHING };
+                let Some(cutting) = world.extra(slot) else {
+                    return Outcome::NOTHING;
+                };
                 let granted = cutting.slice.take_at(at(now), n).is_ok();
                 world.put_extra(slot, cutting);
-                if granted { Outcome::granted(n) } else { Outcome::NOTHING }
+                if granted {
+                    Outcome::granted(n)
+                } else {
+                    Outcome::NOTHING
+                }
             }
             Op::Uncut { slot } => match world.extra(slot) {
                 Some(cutting) => {
                     drop(cutting);
-                    Outcome { acted: true, ..Outcome::NOTHING }
+                    Outcome {
+                        acted: true,
+                        ..Outcome::NOTHING
+                    }
                 }
                 None => Outcome::NOTHING,
             },
@@ -519,8 +604,8 @@ impl<W: Word> Subject for Adjustable<W> {
     type Extra = Reservation<Current<AdjustableBucket<W>>>;
     const NAME: &'static str = "adjustable bucket";
     const VERBS: &'static [Verb] = &[
-        Take, Take, Take, Planned, Look, Refund, Refund, Refund, Rollback, Force, Reserve, Reserve, Cancel,
-        Cancel, Adjust, Adjust, Adjust,
+        Take, Take, Take, Planned, Look, Refund, Refund, Refund, Rollback, Force, Reserve, Reserve,
+        Cancel, Cancel, Adjust, Adjust, Adjust,
     ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
@@ -544,26 +629,52 @@ impl<W: Word> Subject for Adjustable<W> {
         }
         let sets = [first, other(draws), other(draws), (first.0, few(draws))];
         let build = |(rate, burst): (Rate, u64), tick: Option<Duration>| {
-            let mut builder = TokenBucket::builder(rate, burst).debt(terms.debt).origin(at(terms.origin));
+            let mut builder = TokenBucket::builder(rate, burst)
+                .debt(terms.debt)
+                .origin(at(terms.origin));
             if let Some(tick) = tick.or(terms.tick.map(Duration::from_nanos)) {
                 builder = builder.tick(tick);
             }
             if let Some(staleness) = terms.staleness {
                 builder = builder.staleness(staleness);
             }
-            builder.initial(terms.initial.min(burst)).build_adjustable_on::<W>().ok()
+            builder
+                .initial(terms.initial.min(burst))
+                .build_adjustable_on::<W>()
+                .ok()
         };
         let bucket = build(sets[0], None)?;
         let tick = nanos(bucket.tick());
         let built = sets.map(|set| build(set, Some(bucket.tick())));
-        let limited = || built.iter().zip(sets).filter(|(_, (rate, _))| is_limited(*rate));
-        let stale = limited().filter_map(|(built, _)| Some(nanos(built.as_ref()?.staleness()))).min();
+        let limited = || {
+            built
+                .iter()
+                .zip(sets)
+                .filter(|(_, (rate, _))| is_limited(*rate))
+        };
+        let stale = limited()
+            .filter_map(|(built, _)| Some(nanos(built.as_ref()?.staleness())))
+            .min();
         let stale = stale.unwrap_or(SECOND);
-        let horizon = limited().filter_map(|(built, _)| Some(nanos(built.as_ref()?.horizon()))).min();
-        let longest = sets.iter().filter(|(rate, _)| is_limited(*rate)).map(|(rate, burst)| {
-            reach(rate.permits() as u32, nanos(rate.period()), *burst + terms.debt, tick)
-        });
-        let grain = if is_limited(first.0) { nanos(first.0.period()) / first.0.permits() } else { MILLI };
+        let horizon = limited()
+            .filter_map(|(built, _)| Some(nanos(built.as_ref()?.horizon())))
+            .min();
+        let longest = sets
+            .iter()
+            .filter(|(rate, _)| is_limited(*rate))
+            .map(|(rate, burst)| {
+                reach(
+                    rate.permits() as u32,
+                    nanos(rate.period()),
+                    *burst + terms.debt,
+                    tick,
+                )
+            });
+        let grain = if is_limited(first.0) {
+            nanos(first.0.period()) / first.0.permits()
+        } else {
+            MILLI
+        };
         let facts = Facts {
             grain: grain.max(tick),
             reach: longest.max().unwrap_or(SECOND),
@@ -574,7 +685,14 @@ impl<W: Word> Subject for Adjustable<W> {
             tick,
             origin: terms.origin,
         };
-        Some((Self { bucket, terms, sets }, facts))
+        Some((
+            Self {
+                bucket,
+                terms,
+                sets,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -600,7 +718,10 @@ impl<W: Word> Subject for Adjustable<W> {
                         // The earlier, the better.
                         let told = u64::MAX - reserved.due().as_nanos();
                         world.put_extra(slot, reserved);
-                        Outcome { told, ..Outcome::granted(n) }
+                        Outcome {
+                            told,
+                            ..Outcome::granted(n)
+                        }
                     }
                     Err(_) => Outcome::NOTHING,
                 }
@@ -611,8 +732,14 @@ impl<W: Word> Subject for Adjustable<W> {
             },
             Op::Adjust { now, to, carry } => {
                 let (rate, burst) = subject.sets[usize::from(to)];
-                let changed = subject.bucket.adjust_at(at(now), rate, burst, carry).is_ok();
-                Outcome { acted: changed, ..Outcome::NOTHING }
+                let changed = subject
+                    .bucket
+                    .adjust_at(at(now), rate, burst, carry)
+                    .is_ok();
+                Outcome {
+                    acted: changed,
+                    ..Outcome::NOTHING
+                }
             }
             _ => Outcome::NOTHING,
         }
@@ -637,16 +764,25 @@ pub(crate) struct Changing<W: Word> {
 impl<W: Word> Subject for Changing<W> {
     type Extra = ();
     const NAME: &'static str = "adjustable window";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Adjust, Adjust, Adjust];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Adjust, Adjust, Adjust,
+    ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let terms = WindowTerms::random(draws);
         let first = (terms.limit, terms.window);
         let other = |draws: &mut Draws<'_>| {
-            (few(draws), draws.one_of(&[terms.window, terms.window / 3, 4 * terms.window]))
+            (
+                few(draws),
+                draws.one_of(&[terms.window, terms.window / 3, 4 * terms.window]),
+            )
         };
-        let sets = [first, other(draws), other(draws), (few(draws), terms.window)];
+        let sets = [
+            first,
+            other(draws),
+            other(draws),
+            (few(draws), terms.window),
+        ];
         let most = sets.map(|(limit, _)| limit).into_iter().max()?;
         let longest = sets.map(|(_, window)| window).into_iter().max()?;
         let mut builder = AdjustableWindow::builder(first.0, Duration::from_nanos(first.1))
@@ -665,7 +801,14 @@ impl<W: Word> Subject for Changing<W> {
         let window: AdjustableWindow<W> = builder.build_on().ok()?;
         let mut facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         facts.reach = longest + 2 * facts.tick;
-        Some((Self { window, terms, sets }, facts))
+        Some((
+            Self {
+                window,
+                terms,
+                sets,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -673,11 +816,19 @@ impl<W: Word> Subject for Changing<W> {
     }
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
-        let Op::Adjust { now, to, carry } = *op else { return Outcome::NOTHING };
+        let Op::Adjust { now, to, carry } = *op else {
+            return Outcome::NOTHING;
+        };
         let subject = &world.subject;
         let (limit, window) = subject.sets[usize::from(to)];
-        let changed = subject.window.adjust_at(at(now), limit, Duration::from_nanos(window), carry).is_ok();
-        Outcome { acted: changed, ..Outcome::NOTHING }
+        let changed = subject
+            .window
+            .adjust_at(at(now), limit, Duration::from_nanos(window), carry)
+            .is_ok();
+        Outcome {
+            acted: changed,
+            ..Outcome::NOTHING
+        }
     }
 
     fn describe(&self) -> String {
@@ -747,10 +898,18 @@ macro_rules! table {
                 let staleness = Duration::from_secs(draws.one_of(&[1, 1, 60]));
                 let random: fn(&mut Draws<'_>) -> Option<($limit, Facts, Terms)> = $random;
                 let (limit, mut facts, terms) = random(draws)?;
-                let keyed = Keyed::new(limit, [Line::new()], Hash::default()).with_staleness(staleness);
+                let keyed =
+                    Keyed::new(limit, [Line::new()], Hash::default()).with_staleness(staleness);
                 facts.staleness = facts.staleness.min(nanos(staleness));
                 facts.late_change = facts.staleness;
-                Some((Self { keyed, terms, tick: facts.tick }, facts))
+                Some((
+                    Self {
+                        keyed,
+                        terms,
+                        tick: facts.tick,
+                    },
+                    facts,
+                ))
             }
 
             fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -768,7 +927,10 @@ macro_rules! table {
                     _ => return Outcome::NOTHING,
                 }
                 // What was as good as new is new.
-                Outcome { rolled_back: true, ..Outcome::NOTHING }
+                Outcome {
+                    rolled_back: true,
+                    ..Outcome::NOTHING
+                }
             }
 
             fn describe(&self) -> String {
@@ -782,7 +944,9 @@ table!(
     "keyed bucket",
     TokenBucket<KeyedWord>,
     false,
-    &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep],
+    &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
+    ],
     |draws| {
         let mut terms = BucketTerms::random(draws);
         (terms.debt, terms.initial) = (0, terms.burst);
@@ -795,7 +959,9 @@ table!(
     "keyed window",
     FixedWindow<KeyedWord>,
     false,
-    &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep],
+    &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
+    ],
     |draws| {
         let terms = WindowTerms::random(draws);
         let window: FixedWindow<KeyedWord> = terms.fixed()?;
@@ -807,10 +973,16 @@ table!(
     "keyed concurrency",
     Concurrency<u64>,
     true,
-    &[Take, Take, Take, Planned, Look, Refund, Release, Rollback, Other, Other, Sweep],
+    &[
+        Take, Take, Take, Planned, Look, Refund, Release, Rollback, Other, Other, Sweep
+    ],
     |draws| {
         let limit = few(draws) as u32;
-        Some((Concurrency::try_new(limit).ok()?, timeless(limit), Terms::Permits(limit)))
+        Some((
+            Concurrency::try_new(limit).ok()?,
+            timeless(limit),
+            Terms::Permits(limit),
+        ))
     }
 );
 
@@ -823,8 +995,9 @@ pub(crate) struct Array {
 impl Subject for Array {
     type Extra = ();
     const NAME: &'static str = "keyed array";
-    const VERBS: &'static [Verb] =
-        &[Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep,
+    ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);
@@ -835,8 +1008,8 @@ impl Subject for Array {
         let staleness = Duration::from_secs(draws.one_of(&[1, 1, 60]));
         facts.staleness = facts.staleness.min(nanos(staleness));
         let limiters = core::array::from_fn(|_| build().expect("it fits"));
-        let table =
-            KeyedArray::new(bucket, limiters, [Line::new()], Hash::default()).with_staleness(staleness);
+        let table = KeyedArray::new(bucket, limiters, [Line::new()], Hash::default())
+            .with_staleness(staleness);
         Some((Self { table, terms }, facts))
     }
 
@@ -854,7 +1027,10 @@ impl Subject for Array {
             }
             _ => return Outcome::NOTHING,
         }
-        Outcome { rolled_back: true, ..Outcome::NOTHING }
+        Outcome {
+            rolled_back: true,
+            ..Outcome::NOTHING
+        }
     }
 
     fn describe(&self) -> String {
@@ -891,7 +1067,15 @@ impl<W: Word> Subject for Penalised<W> {
         facts.staleness = facts.staleness.min(nanos(limiter.staleness()));
         facts.horizon = facts.horizon.min(nanos(limiter.horizon()));
         facts.reach = facts.reach.max(within) + wait + 2 * nanos(limiter.tick());
-        Some((Self { limiter, terms, wait, after }, facts))
+        Some((
+            Self {
+                limiter,
+                terms,
+                wait,
+                after,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -899,7 +1083,13 @@ impl<W: Word> Subject for Penalised<W> {
     }
 
     fn describe(&self) -> String {
-        format!("{} bits, wait {} after {}, {:?}", W::BITS, self.wait, self.after, self.terms)
+        format!(
+            "{} bits, wait {} after {}, {:?}",
+            W::BITS,
+            self.wait,
+            self.after,
+            self.terms
+        )
     }
 }
 
@@ -920,9 +1110,25 @@ impl<W: Word> Subject for Escalating<W> {
         let window: FixedWindow<W> = terms.fixed()?;
         let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         let hold = Duration::from_nanos(span(draws));
-        let thresholds =
-            [Threshold { used: 1, hold, decision: 1 }, Threshold { used: terms.limit, hold, decision: 2 }];
-        Some((Self { limiter: Escalation::try_new(window, thresholds).ok()?, terms }, facts))
+        let thresholds = [
+            Threshold {
+                used: 1,
+                hold,
+                decision: 1,
+            },
+            Threshold {
+                used: terms.limit,
+                hold,
+                decision: 2,
+            },
+        ];
+        Some((
+            Self {
+                limiter: Escalation::try_new(window, thresholds).ok()?,
+                terms,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -965,7 +1171,12 @@ impl Subject for Counting {
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let (window, facts) = Sliding::random(draws)?;
-        Some((Self { limiter: Counted::new(window) }, facts))
+        Some((
+            Self {
+                limiter: Counted::new(window),
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -991,7 +1202,9 @@ impl<W: Word> Subject for Three<W> {
     const NAME: &'static str = "three limits as one";
     const ROLLS: bool = true;
     const PARTS: usize = 3;
-    const VERBS: &'static [Verb] = &[Take, Take, Take, Planned, Look, Refund, Rollback, Other, Other];
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Look, Refund, Rollback, Other, Other,
+    ];
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);
@@ -1000,17 +1213,32 @@ impl<W: Word> Subject for Three<W> {
         window.origin = terms.origin;
         let bucket: TokenBucket<W> = terms.builder().build_on().ok()?;
         let fixed: FixedWindow<W> = window.fixed()?;
-        let sliding = SlidingWindow::<4>::builder(window.limit + 1, Duration::from_nanos(window.window), 3)
-            .origin(at(window.origin))
-            .build_on::<W>()
-            .ok()?;
+        let sliding =
+            SlidingWindow::<4>::builder(window.limit + 1, Duration::from_nanos(window.window), 3)
+                .origin(at(window.origin))
+                .build_on::<W>()
+                .ok()?;
         let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
-        facts.staleness = facts.staleness.min(nanos(fixed.staleness())).min(nanos(sliding.staleness()));
-        facts.horizon = facts.horizon.min(nanos(fixed.horizon())).min(nanos(sliding.horizon()));
+        facts.staleness = facts
+            .staleness
+            .min(nanos(fixed.staleness()))
+            .min(nanos(sliding.staleness()));
+        facts.horizon = facts
+            .horizon
+            .min(nanos(fixed.horizon()))
+            .min(nanos(sliding.horizon()));
         facts.reach = facts.reach.max(2 * window.window + nanos(fixed.tick()));
         facts.burst = facts.burst.min(window.limit);
         let limits = AllOf::new((bucket, fixed, sliding));
-        Some((Self { only: Cell::new(None), limits, bucket: terms, window }, facts))
+        Some((
+            Self {
+                only: Cell::new(None),
+                limits,
+                bucket: terms,
+                window,
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -1035,9 +1263,15 @@ impl<W: Word> Subject for Three<W> {
     }
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
-        let Op::Other { now, n, .. } = *op else { return Outcome::NOTHING };
+        let Op::Other { now, n, .. } = *op else {
+            return Outcome::NOTHING;
+        };
         if world.subject.only.get().is_some() {
-            return world.perform(&Op::Take { now, n, slot: SLOTS as u8 - 1 });
+            return world.perform(&Op::Take {
+                now,
+                n,
+                slot: SLOTS as u8 - 1,
+            });
         }
         // In the opposite order.
         let (bucket, fixed, sliding) = world.subject.limits.limits();
@@ -1089,7 +1323,14 @@ impl Subject for Twice {
         terms.debt = 0;
         let bucket = terms.builder().build().ok()?;
         let facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
-        Some((Self { bucket, terms, wrapped: draws.once_in(2) }, facts))
+        Some((
+            Self {
+                bucket,
+                terms,
+                wrapped: draws.once_in(2),
+            },
+            facts,
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -1097,12 +1338,18 @@ impl Subject for Twice {
     }
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
-        let Op::Other { now, n, .. } = *op else { return Outcome::NOTHING };
+        let Op::Other { now, n, .. } = *op else {
+            return Outcome::NOTHING;
+        };
         let bucket = &world.subject.bucket;
         let granted = if world.subject.wrapped {
-            AllOf::new((bucket, Bare(bucket))).try_acquire_at(at(now), n).map(AllLease::forget)
+            AllOf::new((bucket, Bare(bucket)))
+                .try_acquire_at(at(now), n)
+                .map(AllLease::forget)
         } else {
-            AllOf::new((bucket, &bucket)).try_acquire_at(at(now), n).map(AllLease::forget)
+            AllOf::new((bucket, &bucket))
+                .try_acquire_at(at(now), n)
+                .map(AllLease::forget)
         };
         match granted {
             Ok(n) => Outcome::granted(2 * n),
@@ -1129,7 +1376,13 @@ impl Subject for Pool {
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let limit = draws.within(1, 10) as u32;
-        Some((Self { pool: LeasePool::new(Concurrency::new(limit)), limit }, timeless(limit)))
+        Some((
+            Self {
+                pool: LeasePool::new(Concurrency::new(limit)),
+                limit,
+            },
+            timeless(limit),
+        ))
     }
 
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
@@ -1144,16 +1397,25 @@ impl Subject for Pool {
                 match pool.claim_at(at(now), n, deadline) {
                     Ok(id) => {
                         world.put_extra(slot, id);
-                        Outcome { acted: true, ..Outcome::granted(n) }
+                        Outcome {
+                            acted: true,
+                            ..Outcome::granted(n)
+                        }
                     }
                     Err(_) => Outcome::NOTHING,
                 }
             }
             Op::End { slot } => match world.extra(slot) {
-                Some(id) => Outcome { acted: true, ..Outcome::back(pool.release(id).unwrap_or(0).into()) },
+                Some(id) => Outcome {
+                    acted: true,
+                    ..Outcome::back(pool.release(id).unwrap_or(0).into())
+                },
                 None => Outcome::NOTHING,
             },
-            Op::Sweep { now } => Outcome { acted: true, ..Outcome::back(pool.sweep(at(now))) },
+            Op::Sweep { now } => Outcome {
+                acted: true,
+                ..Outcome::back(pool.sweep(at(now)))
+            },
             _ => Outcome::NOTHING,
         }
     }

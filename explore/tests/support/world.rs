@@ -9,7 +9,8 @@ use portcullis_core::{AllOf, Denied, Limiter, Plan, Receipt, Retry, Timestamp};
 
 use super::op::{Call, Log, Op, Outcome, Verb, at};
 
-/// How many grants can be kept: the last ones by takes that are to be given back, and the very last by others.
+/// How many grants can be kept: the last ones by takes that are to be given back, and the very last
+/// by others.
 pub(crate) const SLOTS: usize = 14;
 
 /// What limiters state of themselves, as far as the calls are chosen by it; in nanoseconds.
@@ -125,13 +126,17 @@ impl<L> Deref for Current<L> {
 
 impl<S: Subject> World<S> {
     pub(crate) fn new(subject: S) -> Self {
-        Self { subject, slots: [const { Cell::new(Slot::Empty) }; SLOTS] }
+        Self {
+            subject,
+            slots: [const { Cell::new(Slot::Empty) }; SLOTS],
+        }
     }
 
     /// A copy, bit by bit.
     pub(crate) fn fork(&self) -> Self {
         const { assert!(!needs_drop::<S>()) };
-        // SAFETY: subjects are plain data without a drop; what slots hold is not dropped either, and points to no place (see `Current`).
+        // SAFETY: subjects are plain data without a drop; what slots hold is not dropped either,
+        // and points to no place (see `Current`).
         unsafe { ptr::read(self) }
     }
 
@@ -175,7 +180,11 @@ impl<S: Subject> World<S> {
     pub(crate) fn kept(&self) -> u64 {
         let kept = |slot: &Cell<Slot<S::Extra>>| {
             let content = slot.replace(Slot::Empty);
-            let kept = if let Slot::Extra(extra) = &content { S::kept(extra) } else { 0 };
+            let kept = if let Slot::Extra(extra) = &content {
+                S::kept(extra)
+            } else {
+                0
+            };
             slot.set(content);
             kept
         };
@@ -186,7 +195,9 @@ impl<S: Subject> World<S> {
     pub(crate) fn finish(&self) {
         for slot in 0..SLOTS as u8 {
             match self.take(slot) {
-                Slot::Taken { n, .. } if S::HOLDS => self.subject.with(|limiter| limiter.release(n)),
+                Slot::Taken { n, .. } if S::HOLDS => {
+                    self.subject.with(|limiter| limiter.release(n))
+                }
                 Slot::Extra(extra) => S::finish(self, ManuallyDrop::into_inner(extra)),
                 Slot::Taken { .. } | Slot::Empty => {}
             }
@@ -205,7 +216,12 @@ impl<S: Subject> World<S> {
     }
 
     /// The steps of the call that count, no take and no look before `lift`.
-    pub(crate) fn call_again(&self, call: &Call, counts: impl Fn(usize) -> bool, lift: u64) -> Outcome {
+    pub(crate) fn call_again(
+        &self,
+        call: &Call,
+        counts: impl Fn(usize) -> bool,
+        lift: u64,
+    ) -> Outcome {
         let mut outcome = Outcome::NOTHING;
         for (_, op) in call.steps().enumerate().filter(|(step, _)| counts(*step)) {
             let mut op = op;
@@ -242,9 +258,11 @@ impl<S: Subject> World<S> {
             {
                 Outcome::NOTHING
             }
-            Op::Take { now, n, slot } => {
-                taken(slot, n, self.subject.with(|limiter| limiter.take_at(at(now), n)))
-            }
+            Op::Take { now, n, slot } => taken(
+                slot,
+                n,
+                self.subject.with(|limiter| limiter.take_at(at(now), n)),
+            ),
             Op::Planned { now, n, slot } => {
                 let outcome = self.subject.with(|limiter| {
                     let plan = limiter.peek_at(at(now), n)?;
@@ -252,9 +270,12 @@ impl<S: Subject> World<S> {
                 });
                 taken(slot, n, outcome)
             }
-            Op::Peek { now, n } => {
-                Outcome::told(self.subject.with(|limiter| limiter.peek_at(at(now), n)).is_ok().into())
-            }
+            Op::Peek { now, n } => Outcome::told(
+                self.subject
+                    .with(|limiter| limiter.peek_at(at(now), n))
+                    .is_ok()
+                    .into(),
+            ),
             Op::Available { now } => {
                 Outcome::told(self.subject.with(|limiter| limiter.available_at(at(now))))
             }
@@ -263,16 +284,30 @@ impl<S: Subject> World<S> {
                 Outcome::NOTHING
             }
             Op::Retry { now, n } => {
-                let denied = Denied::Exhausted { now: at(now), permits: n };
+                let denied = Denied::Exhausted {
+                    now: at(now),
+                    permits: n,
+                };
                 let _ = self.subject.with(|limiter| limiter.retry(denied));
                 Outcome::NOTHING
             }
             Op::Refund { now, n, slot } => match self.take(slot) {
-                Slot::Taken { n: held, mut receipt } => {
+                Slot::Taken {
+                    n: held,
+                    mut receipt,
+                } => {
                     let n = n.min(held);
-                    let back = self.subject.with(|limiter| limiter.refund_at(at(now), n, &mut receipt));
+                    let back = self
+                        .subject
+                        .with(|limiter| limiter.refund_at(at(now), n, &mut receipt));
                     if held > n {
-                        self.put(slot, Slot::Taken { n: held - n, receipt });
+                        self.put(
+                            slot,
+                            Slot::Taken {
+                                n: held - n,
+                                receipt,
+                            },
+                        );
                     }
                     Outcome::back(back.into())
                 }
@@ -286,9 +321,19 @@ impl<S: Subject> World<S> {
                     let n = n.min(held);
                     self.subject.with(|limiter| limiter.release(n));
                     if held > n {
-                        self.put(slot, Slot::Taken { n: held - n, receipt });
+                        self.put(
+                            slot,
+                            Slot::Taken {
+                                n: held - n,
+                                receipt,
+                            },
+                        );
                     }
-                    if S::HOLDS { Outcome::back(n.into()) } else { Outcome::NOTHING }
+                    if S::HOLDS {
+                        Outcome::back(n.into())
+                    } else {
+                        Outcome::NOTHING
+                    }
                 }
                 other => {
                     self.put(slot, other);
@@ -296,11 +341,16 @@ impl<S: Subject> World<S> {
                 }
             },
             Op::Rollback { now, n } => {
-                let refused = self
-                    .subject
-                    .with(|limiter| AllOf::new((limiter, Fickle)).try_acquire_at(at(now), n).is_err());
+                let refused = self.subject.with(|limiter| {
+                    AllOf::new((limiter, Fickle))
+                        .try_acquire_at(at(now), n)
+                        .is_err()
+                });
                 assert!(refused || n == 0, "the second limit denies");
-                Outcome { rolled_back: true, ..Outcome::NOTHING }
+                Outcome {
+                    rolled_back: true,
+                    ..Outcome::NOTHING
+                }
             }
             _ => S::special(self, op),
         }

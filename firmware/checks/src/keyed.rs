@@ -1,12 +1,13 @@
-//! Tables by key, in statics, on the entries that the target has: each key against an exact model of its own, and each entry against a model of who has it.
+//! Tables by key, in statics, on the entries that the target has: each key against an exact model
+//! of its own, and each entry against a model of who has it.
 
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    Address, Concurrency, Denied, FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter,
-    Line, Penalty, Rate, Retry, Seed, SeedFixed, Setting, SettingsError, SlidingWindow, Timestamp,
-    TokenBucket, Word,
+    Address, Concurrency, Denied, FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Keys,
+    Lease, Limiter, Line, Penalty, Rate, Retry, Seed, SeedFixed, Setting, SettingsError,
+    SlidingWindow, Timestamp, TokenBucket, Word,
 };
 
 use crate::draws::Draws;
@@ -34,7 +35,8 @@ macro_rules! built {
 }
 
 const fn bucket() -> TokenBucket<KeyedWord> {
-    let builder = TokenBucket::builder(Rate::per_second(4), LIMIT as u64).tick(Duration::from_nanos(TICK));
+    let builder =
+        TokenBucket::builder(Rate::per_second(4), LIMIT as u64).tick(Duration::from_nanos(TICK));
     built!(builder.build_on())
 }
 
@@ -51,7 +53,9 @@ const fn sliding() -> Sliding {
 
 const fn penalised() -> Penalised {
     let around = built!(Penalty::builder(Duration::from_millis(1_500)).build_on());
-    around.around(built!(TokenBucket::builder(Rate::per_second(4), LIMIT as u64).build_on()))
+    around.around(built!(
+        TokenBucket::builder(Rate::per_second(4), LIMIT as u64).build_on()
+    ))
 }
 
 type Lines<const N: usize> = [Line; N];
@@ -59,21 +63,38 @@ const fn lines<const N: usize>() -> Lines<N> {
     [const { Line::new() }; N]
 }
 
-static BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<4>> = Keyed::new(bucket(), lines(), Seed::new());
-static FEW_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> = Keyed::new(bucket(), lines(), Seed::new());
-static FAR_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> = Keyed::new(bucket(), lines(), Seed::new());
-static WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<4>> = Keyed::new(window(), lines(), Seed::new());
-static FEW_WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<1>> = Keyed::new(window(), lines(), Seed::new());
+static BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<4>> =
+    Keyed::new(bucket(), lines(), Seed::new());
+static FEW_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> =
+    Keyed::new(bucket(), lines(), Seed::new());
+static FAR_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> =
+    Keyed::new(bucket(), lines(), Seed::new());
+static WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<4>> =
+    Keyed::new(window(), lines(), Seed::new());
+static FEW_WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<1>> =
+    Keyed::new(window(), lines(), Seed::new());
 static LIMITS: Keyed<Concurrency<u32>, Lines<4>> =
     Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
 static FEW_LIMITS: Keyed<Concurrency<u32>, Lines<1>> =
     Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
-static FEW_SLIDING: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> =
-    KeyedArray::new(sliding(), [const { sliding() }; PLACES], lines(), Seed::new());
-static PENALISED: KeyedArray<Penalised, [Penalised; PLACES], Lines<1>> =
-    KeyedArray::new(penalised(), [const { penalised() }; PLACES], lines(), Seed::new());
-static LEASED: KeyedArray<Concurrency, [Concurrency; PLACES], Lines<1>> =
-    KeyedArray::new(Concurrency::new(2), [const { Concurrency::new(2) }; PLACES], lines(), Seed::new());
+static FEW_SLIDING: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> = KeyedArray::new(
+    sliding(),
+    [const { sliding() }; PLACES],
+    lines(),
+    Seed::new(),
+);
+static PENALISED: KeyedArray<Penalised, [Penalised; PLACES], Lines<1>> = KeyedArray::new(
+    penalised(),
+    [const { penalised() }; PLACES],
+    lines(),
+    Seed::new(),
+);
+static LEASED: KeyedArray<Concurrency, [Concurrency; PLACES], Lines<1>> = KeyedArray::new(
+    Concurrency::new(2),
+    [const { Concurrency::new(2) }; PLACES],
+    lines(),
+    Seed::new(),
+);
 
 /// What a key's limiter should say, in numbers that do not wrap. Times are in nanoseconds.
 trait Model {
@@ -101,11 +122,15 @@ impl Bucket {
 
 impl Model for Bucket {
     fn has(&self, at: u64) -> u64 {
-        (Self::position(at) - self.0).clamp(0, Self::FULL).cast_unsigned() / SECOND
+        (Self::position(at) - self.0)
+            .clamp(0, Self::FULL)
+            .cast_unsigned()
+            / SECOND
     }
 
     fn take(&mut self, at: u64, n: u32) {
-        self.0 = self.0.max(Self::position(at) - Self::FULL) + (u64::from(n) * SECOND).cast_signed();
+        self.0 =
+            self.0.max(Self::position(at) - Self::FULL) + (u64::from(n) * SECOND).cast_signed();
     }
 
     fn is_free(&self, at: u64) -> bool {
@@ -130,11 +155,13 @@ impl Model for Window {
     }
 
     fn is_free(&self, at: u64) -> bool {
-        self.0.is_none_or(|(index, _)| (index + 1) * LENGTH <= at.saturating_sub(STALENESS))
+        self.0
+            .is_none_or(|(index, _)| (index + 1) * LENGTH <= at.saturating_sub(STALENESS))
     }
 }
 
-/// A limiter of the key's own, as the tables of `limiters` have found it to be right; and the time of the last use as an entry of a `KeyedArray` notes it.
+/// A limiter of the key's own, as the tables of `limiters` have found it to be right; and the time
+/// of the last use as an entry of a `KeyedArray` notes it.
 struct Own<L> {
     limiter: L,
     note: Option<u64>,
@@ -145,12 +172,16 @@ const TIMES: u64 = if KeyedWord::BITS == 20 { 128 } else { 512 };
 
 impl<L: Limiter> Own<L> {
     const fn new(limiter: L) -> Self {
-        Self { limiter, note: None }
+        Self {
+            limiter,
+            note: None,
+        }
     }
 
     /// How many stalenesses after the note, as far as can be told.
     fn age(&self, at: u64) -> Option<u64> {
-        self.note.map(|note| (at / STALENESS).wrapping_sub(note) % TIMES)
+        self.note
+            .map(|note| (at / STALENESS).wrapping_sub(note) % TIMES)
     }
 
     fn note(&mut self, at: u64) {
@@ -163,7 +194,11 @@ impl<L: Limiter> Own<L> {
 
 impl<L: Limiter> Model for Own<L> {
     fn has(&self, at: u64) -> u64 {
-        (0..=LIMIT).rev().find(|n| *n == 0 || self.limiter.peek_at(nanos(at), *n).is_ok()).unwrap_or(0).into()
+        (0..=LIMIT)
+            .rev()
+            .find(|n| *n == 0 || self.limiter.peek_at(nanos(at), *n).is_ok())
+            .unwrap_or(0)
+            .into()
     }
 
     fn take(&mut self, at: u64, n: u32) {
@@ -193,7 +228,11 @@ const fn nanos(at: u64) -> Timestamp {
 
 /// The number of the first key that has the same address: those share a limit.
 fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
-    let address = |key: usize| table.locate(0, &(key as u32)).expect("a table has a first limit");
+    let address = |key: usize| {
+        table
+            .locate(0, &(key as u32))
+            .expect("a table has a first limit")
+    };
     core::array::from_fn(|key| {
         let first = (0..key).find(|other| address(*other) == address(key));
         (address(key), first.unwrap_or(key))
@@ -211,7 +250,9 @@ impl Places {
 
     /// The first that is free.
     fn free<M: Model>(&mut self, models: &[M; KEYS], at: u64) -> Option<&mut Option<usize>> {
-        self.0.iter_mut().find(|place| place.is_none_or(|key| models[key].is_free(at)))
+        self.0
+            .iter_mut()
+            .find(|place| place.is_none_or(|key| models[key].is_free(at)))
     }
 }
 
@@ -237,7 +278,8 @@ impl<T: Keys> Trace<'_, T> {
             let at = match draws.below(8) {
                 0 => newest - draws.below(STALENESS),
                 1 => newest,
-                // Now and then a minute, after which all are idle; so often, that the times of entries wrap.
+                // Now and then a minute, after which all are idle; so often, that the times of
+                // entries wrap.
                 2 if draws.below(20) == 0 => newest + draws.below(60 * SECOND),
                 _ => newest + draws.below(SECOND / 8),
             };
@@ -257,9 +299,19 @@ impl<T: Keys> Trace<'_, T> {
             let denied = taken.err();
             // Of a penalty, which denial it is says its own limiter.
             let is_exact = self.retries || matches!(expected, None | Some(Denied::Crowded { .. }));
-            let agrees = if is_exact { denied == expected } else { denied.is_some() };
-            group.check(agrees, format_args!("{name}, {step}: {n} of {has} at {at}: {denied:?}"));
-            group.check(peeked.is_ok() == expected.is_none(), format_args!("{name}, {step}: {peeked:?}"));
+            let agrees = if is_exact {
+                denied == expected
+            } else {
+                denied.is_some()
+            };
+            group.check(
+                agrees,
+                format_args!("{name}, {step}: {n} of {has} at {at}: {denied:?}"),
+            );
+            group.check(
+                peeked.is_ok() == expected.is_none(),
+                format_args!("{name}, {step}: {peeked:?}"),
+            );
             match denied {
                 None => {
                     if !is_there
@@ -274,7 +326,10 @@ impl<T: Keys> Trace<'_, T> {
                 Some(denied @ Denied::Crowded { .. }) => {
                     let retry = limiter.retry(denied);
                     let expected = Retry::After(Duration::from_nanos(STALENESS));
-                    group.check(retry == expected, format_args!("{name}, {step}: crowded, {retry:?}"));
+                    group.check(
+                        retry == expected,
+                        format_args!("{name}, {step}: crowded, {retry:?}"),
+                    );
                     crowded += 1;
                 }
                 Some(denied) => {
@@ -286,7 +341,10 @@ impl<T: Keys> Trace<'_, T> {
                         let retry = retry.as_nanos();
                         let (then, before) = (models[own].has(retry), models[own].has(retry - 1));
                         let fits = then >= n.into() && before < n.into() && retry > at;
-                        group.check(fits, format_args!("{name}, {step}: {then} at {retry}, {before} before"));
+                        group.check(
+                            fits,
+                            format_args!("{name}, {step}: {then} at {retry}, {before} before"),
+                        );
                     }
                 }
             }
@@ -294,7 +352,10 @@ impl<T: Keys> Trace<'_, T> {
         let is_varied = granted > 300 && exhausted > 50 && (crowded > 30) == self.is_one_line;
         group.check(
             is_varied,
-            format_args!("{}: {granted} granted, {exhausted} exhausted, {crowded} crowded", self.name),
+            format_args!(
+                "{}: {granted} granted, {exhausted} exhausted, {crowded} crowded",
+                self.name
+            ),
         );
     }
 
@@ -326,7 +387,10 @@ impl<T: Keys> Trace<'_, T> {
                 granted += 1;
             }
         }
-        group.check(granted > 300, format_args!("{}: {granted} granted", self.name));
+        group.check(
+            granted > 300,
+            format_args!("{}: {granted} granted", self.name),
+        );
     }
 }
 
@@ -339,32 +403,78 @@ pub(crate) fn check(group: &mut Group<'_>) {
         PENALISED.seed(),
         FAR_BUCKETS.seed(),
     ];
-    for (n, seed) in [BUCKETS.seed(), WINDOWS.seed(), LIMITS.seed()].iter().chain(&few).enumerate() {
+    for (n, seed) in [BUCKETS.seed(), WINDOWS.seed(), LIMITS.seed()]
+        .iter()
+        .chain(&few)
+        .enumerate()
+    {
         let set = seed.set([7 + n as u64, !0]);
-        group.check(set.is_ok(), format_args!("a seed that nobody has used: {set:?}"));
+        group.check(
+            set.is_ok(),
+            format_args!("a seed that nobody has used: {set:?}"),
+        );
     }
-    let trace = |name, seed| Trace { name, table: &BUCKETS, is_one_line: false, retries: true, seed };
+    let trace = |name, seed| Trace {
+        name,
+        table: &BUCKETS,
+        is_one_line: false,
+        retries: true,
+        seed,
+    };
     trace("buckets", 1).run(group, &mut [Bucket::NEW; KEYS]);
-    Trace { name: "few buckets", table: &FEW_BUCKETS, is_one_line: true, retries: true, seed: 2 }
-        .run(group, &mut [Bucket::NEW; KEYS]);
+    Trace {
+        name: "few buckets",
+        table: &FEW_BUCKETS,
+        is_one_line: true,
+        retries: true,
+        seed: 2,
+    }
+    .run(group, &mut [Bucket::NEW; KEYS]);
     let horizon = if KeyedWord::BITS == 20 {
         FAR_BUCKETS.limits()[0].horizon().as_nanos() as u64
     } else {
         3_600 * SECOND
     };
-    Trace { name: "far buckets", table: &FAR_BUCKETS, is_one_line: true, retries: true, seed: 3 }.run_far(
-        group,
-        &mut [Bucket::NEW; KEYS],
-        horizon,
-    );
-    Trace { name: "windows", table: &WINDOWS, is_one_line: false, retries: true, seed: 4 }
-        .run(group, &mut [Window(None); KEYS]);
-    Trace { name: "few windows", table: &FEW_WINDOWS, is_one_line: true, retries: true, seed: 5 }
-        .run(group, &mut [Window(None); KEYS]);
-    Trace { name: "few sliding windows", table: &FEW_SLIDING, is_one_line: true, retries: true, seed: 7 }
-        .run(group, &mut [const { Own::new(sliding()) }; KEYS]);
-    Trace { name: "few penalties", table: &PENALISED, is_one_line: true, retries: false, seed: 8 }
-        .run(group, &mut [const { Own::new(penalised()) }; KEYS]);
+    Trace {
+        name: "far buckets",
+        table: &FAR_BUCKETS,
+        is_one_line: true,
+        retries: true,
+        seed: 3,
+    }
+    .run_far(group, &mut [Bucket::NEW; KEYS], horizon);
+    Trace {
+        name: "windows",
+        table: &WINDOWS,
+        is_one_line: false,
+        retries: true,
+        seed: 4,
+    }
+    .run(group, &mut [Window(None); KEYS]);
+    Trace {
+        name: "few windows",
+        table: &FEW_WINDOWS,
+        is_one_line: true,
+        retries: true,
+        seed: 5,
+    }
+    .run(group, &mut [Window(None); KEYS]);
+    Trace {
+        name: "few sliding windows",
+        table: &FEW_SLIDING,
+        is_one_line: true,
+        retries: true,
+        seed: 7,
+    }
+    .run(group, &mut [const { Own::new(sliding()) }; KEYS]);
+    Trace {
+        name: "few penalties",
+        table: &PENALISED,
+        is_one_line: true,
+        retries: false,
+        seed: 8,
+    }
+    .run(group, &mut [const { Own::new(penalised()) }; KEYS]);
     leases(group, "limits", &LIMITS, false, 9);
     leases(group, "few limits", &FEW_LIMITS, true, 10);
     leases_of_an_array(group);
@@ -390,15 +500,24 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
             let (address, own) = keys[draws.below(KEYS as u64) as usize];
             let n = 1 + draws.below(3) as u32;
             let taken = Key::at(table, address).try_acquire_at(Timestamp::ZERO, n);
-            let is_full = is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == PLACES;
+            let is_full =
+                is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == PLACES;
             let expected = match (out[own] + n > LIMIT, is_full) {
-                (true, _) => Some(Denied::Exhausted { now: Timestamp::ZERO, permits: n }),
-                (false, true) => Some(Denied::Crowded { now: Timestamp::ZERO, permits: n }),
+                (true, _) => Some(Denied::Exhausted {
+                    now: Timestamp::ZERO,
+                    permits: n,
+                }),
+                (false, true) => Some(Denied::Crowded {
+                    now: Timestamp::ZERO,
+                    permits: n,
+                }),
                 (false, false) => None,
             };
             let denied = taken.as_ref().err().copied();
-            group
-                .check(denied == expected, format_args!("{name}, {step}: {n}, {} out: {denied:?}", out[own]));
+            group.check(
+                denied == expected,
+                format_args!("{name}, {step}: {n}, {} out: {denied:?}", out[own]),
+            );
             crowded += u32::from(matches!(denied, Some(Denied::Crowded { .. })));
             exhausted += u32::from(matches!(denied, Some(Denied::Exhausted { .. })));
             if let Ok(lease) = taken {
@@ -409,7 +528,10 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
         let (address, own) = keys[draws.below(KEYS as u64) as usize];
         let available = Key::at(table, address).available_at(Timestamp::ZERO);
         let fits = available == u64::from(LIMIT - out[own]);
-        group.check(fits, format_args!("{name}, {step}: {available} of {LIMIT}, {} out", out[own]));
+        group.check(
+            fits,
+            format_args!("{name}, {step}: {available} of {LIMIT}, {} out", out[own]),
+        );
     }
     group.check(
         exhausted > 10 && (crowded > 10) == is_one_line,
@@ -417,12 +539,22 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
     );
 }
 
-/// A lease keeps its entry, however late it comes back; and gives back to the very limiter that it was taken from.
+/// A lease keeps its entry, however late it comes back; and gives back to the very limiter that it
+/// was taken from.
 fn leases_of_an_array(group: &mut Group<'_>) {
     let key = |key: u32| LEASED.key(&key);
-    let own = |at| LEASED.limiters().iter().filter(|limit| limit.available_at(nanos(at)) < 2).count();
+    let own = |at| {
+        LEASED
+            .limiters()
+            .iter()
+            .filter(|limit| limit.available_at(nanos(at)) < 2)
+            .count()
+    };
     let lease = key(0).try_acquire_at(nanos(0), 2);
-    group.check(lease.is_ok() && own(0) == 1, format_args!("all of a key: {lease:?}"));
+    group.check(
+        lease.is_ok() && own(0) == 1,
+        format_args!("all of a key: {lease:?}"),
+    );
     // Each time that the entry could note comes by, twice.
     for second in 1..2 * TIMES + 2 {
         let at = second * SECOND;
@@ -438,13 +570,21 @@ fn leases_of_an_array(group: &mut Group<'_>) {
     drop(lease);
     let at = (2 * TIMES + 2) * SECOND;
     let available = key(0).available_at(nanos(at));
-    group.check(available == 2 && own(at) == 0, format_args!("{available} of 2 are back"));
+    group.check(
+        available == 2 && own(at) == 0,
+        format_args!("{available} of 2 are back"),
+    );
 }
 
-/// An entry that is idle goes to others but for four of the times that it can note; and each time its key finds a limiter that is as good as new.
+/// An entry that is idle goes to others but for four of the times that it can note; and each time
+/// its key finds a limiter that is as good as new.
 fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
-    static TABLE: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> =
-        KeyedArray::new(sliding(), [const { sliding() }; PLACES], lines(), Seed::new());
+    static TABLE: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> = KeyedArray::new(
+        sliding(),
+        [const { sliding() }; PLACES],
+        lines(),
+        Seed::new(),
+    );
     let start = 1_000 * TIMES;
     let mut taken: [Option<Address>; PLACES] = [None; PLACES];
     let mut key = 0;
@@ -454,7 +594,10 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
             key += 1;
         }
         taken[place] = Some(TABLE.key(&key).address());
-        let is_granted = TABLE.key(&key).take_at(nanos(start * SECOND), LIMIT).is_ok();
+        let is_granted = TABLE
+            .key(&key)
+            .take_at(nanos(start * SECOND), LIMIT)
+            .is_ok();
         group.check(is_granted, format_args!("the entry {place} of {PLACES}"));
     }
     while taken.contains(&Some(TABLE.key(&key).address())) {
@@ -465,9 +608,16 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
         let is_free = TABLE.key(&key).peek_at(at, 1).is_ok();
         // Two seconds, the third segment's end, and a staleness.
         let expected = second >= 3 && (2..TIMES - 2).contains(&(second % TIMES));
-        group.check(is_free == expected, format_args!("after {second} s a place for another: {is_free}"));
+        group.check(
+            is_free == expected,
+            format_args!("after {second} s a place for another: {is_free}"),
+        );
         if second > 2 {
-            let available = taken.iter().flatten().map(|own| Key::at(&TABLE, *own).available_at(at)).min();
+            let available = taken
+                .iter()
+                .flatten()
+                .map(|own| Key::at(&TABLE, *own).available_at(at))
+                .min();
             group.check(
                 available == Some(LIMIT.into()),
                 format_args!("after {second} s {available:?} of {LIMIT}"),
@@ -476,7 +626,10 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
     }
     let swept = TABLE.sweep_at(nanos((start + 10) * SECOND), ..);
     let statistics = TABLE.statistics_at(nanos((start + 10) * SECOND));
-    group.check(swept == PLACES && statistics.held == 0, format_args!("{swept} swept, {statistics:?}"));
+    group.check(
+        swept == PLACES && statistics.held == 0,
+        format_args!("{swept} swept, {statistics:?}"),
+    );
 }
 
 /// A key whose first line is full has its entry in the other one, and finds it there.
@@ -488,7 +641,9 @@ fn both_lines(group: &mut Group<'_>) {
         _ = table.seed().set([seed + 1, !seed]);
         let key = |key: usize| table.key(&(key as u32));
         let held: [_; MANY] = core::array::from_fn(|n| key(n).take_at(Timestamp::ZERO, 2).is_ok());
-        let alone = |n: usize| (0..MANY).all(|other| other == n || key(other).address() != key(n).address());
+        let alone = |n: usize| {
+            (0..MANY).all(|other| other == n || key(other).address() != key(n).address())
+        };
         for n in (0..MANY).filter(|n| alone(*n)) {
             crowded += u32::from(!held[n]);
             wrong += u32::from(key(n).available_at(Timestamp::ZERO) != if held[n] { 1 } else { 3 });
@@ -498,27 +653,40 @@ fn both_lines(group: &mut Group<'_>) {
             wrong += u32::from(key(n).available_at(Timestamp::ZERO) != 3);
         }
     }
-    group.check(crowded < 20 && wrong == 0, format_args!("{crowded} crowded, {wrong} wrong"));
+    group.check(
+        crowded < 20 && wrong == 0,
+        format_args!("{crowded} crowded, {wrong} wrong"),
+    );
 }
 
 /// With so many limits there is little room to tell keys apart, and yet each is under its own.
 fn many_limits(group: &mut Group<'_>) {
     const LIMITS: usize = 200;
-    static TABLE: Keyed<Concurrency<u32>, Lines<1>, Seed, LIMITS> =
-        Keyed::with_limits([const { built!(Concurrency::try_new(1)) }; LIMITS], lines(), Seed::new());
+    static TABLE: Keyed<Concurrency<u32>, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
+        [const { built!(Concurrency::try_new(1)) }; LIMITS],
+        lines(),
+        Seed::new(),
+    );
     let mut shared = 0;
     for (limit, own) in TABLE.limits().iter().enumerate() {
         let most = 1 + limit as u32 % 7;
         let resized = own.set_limit(most).is_ok();
-        let (Some(key), Some(other)) = (TABLE.key_of(limit, "key"), TABLE.key_of(limit, "other")) else {
+        let (Some(key), Some(other)) = (TABLE.key_of(limit, "key"), TABLE.key_of(limit, "other"))
+        else {
             group.check(false, format_args!("there is a limit {limit}"));
             continue;
         };
         let all = key.try_acquire_at(Timestamp::ZERO, most);
         let more = key.try_acquire_at(Timestamp::ZERO, 1).err();
-        let exhausted = Some(Denied::Exhausted { now: Timestamp::ZERO, permits: 1 });
+        let exhausted = Some(Denied::Exhausted {
+            now: Timestamp::ZERO,
+            permits: 1,
+        });
         let too_many = key.peek_at(Timestamp::ZERO, most + 1).err();
-        let expected = Some(Denied::ExceedsCapacity { permits: most + 1, capacity: most });
+        let expected = Some(Denied::ExceedsCapacity {
+            permits: most + 1,
+            capacity: most,
+        });
         group.check(
             resized && all.is_ok() && more == exhausted && too_many == expected,
             format_args!("{most} under the limit {limit}: {all:?}, {more:?}, {too_many:?}"),
@@ -526,16 +694,33 @@ fn many_limits(group: &mut Group<'_>) {
         let is_shared = key.address() == other.address();
         let available = other.available_at(Timestamp::ZERO);
         let expected = if is_shared { 0 } else { most };
-        group
-            .check(available == expected.into(), format_args!("the other key has {available} under {limit}"));
+        group.check(
+            available == expected.into(),
+            format_args!("the other key has {available} under {limit}"),
+        );
         shared += u32::from(is_shared);
-        let next = TABLE.key_of((limit + 1) % LIMITS, "key").map(|next| next.address() == key.address());
-        group.check(next == Some(false), format_args!("the limits {limit} and the next are apart: {next:?}"));
+        let next = TABLE
+            .key_of((limit + 1) % LIMITS, "key")
+            .map(|next| next.address() == key.address());
+        group.check(
+            next == Some(false),
+            format_args!("the limits {limit} and the next are apart: {next:?}"),
+        );
     }
     let live = TABLE.statistics_at(Timestamp::ZERO).live;
-    group.check(live == 0 && TABLE.key_of(LIMITS, "key").is_none(), format_args!("{live} are in use"));
-    let is_expected = if KeyedWord::BITS == 20 { shared > 5 && shared < 80 } else { shared < 5 };
-    group.check(is_expected, format_args!("{shared} of {LIMITS} times two keys share a limit"));
+    group.check(
+        live == 0 && TABLE.key_of(LIMITS, "key").is_none(),
+        format_args!("{live} are in use"),
+    );
+    let is_expected = if KeyedWord::BITS == 20 {
+        shared > 5 && shared < 80
+    } else {
+        shared < 5
+    };
+    group.check(
+        is_expected,
+        format_args!("{shared} of {LIMITS} times two keys share a limit"),
+    );
 }
 
 /// A seed is put together from the words that the target has, whichever these are.
@@ -554,34 +739,56 @@ fn seeds(group: &mut Group<'_>) {
     let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     let seed = set(key);
     let found = hash(&seed, 15);
-    group.check(found == 0xa129_ca61_49be_45e5, format_args!("the paper's hash is {found:#x}"));
+    group.check(
+        found == 0xa129_ca61_49be_45e5,
+        format_args!("the paper's hash is {found:#x}"),
+    );
     let again = seed.set([1, 2]);
-    group.check(again == Err(SeedFixed) && hash(&seed, 15) == found, format_args!("set twice: {again:?}"));
+    group.check(
+        again == Err(SeedFixed) && hash(&seed, 15) == found,
+        format_args!("set twice: {again:?}"),
+    );
     for bit in 0..128 {
         let mut other = key;
         other[bit / 64] ^= 1 << (bit % 64);
-        group.check(hash(&set(other), 15) != found, format_args!("bit {bit} of the seed"));
+        group.check(
+            hash(&set(other), 15) != found,
+            format_args!("bit {bit} of the seed"),
+        );
     }
     let unset = Seed::new();
     let found = hash(&unset, 15);
     let late = unset.set(key);
-    group.check(late == Err(SeedFixed) && hash(&unset, 15) == found, format_args!("set late: {late:?}"));
+    group.check(
+        late == Err(SeedFixed) && hash(&unset, 15) == found,
+        format_args!("set late: {late:?}"),
+    );
     let constant = hash(&set([0, 0]), 15);
-    group.check(constant == found, format_args!("zeros are the constant: {constant:#x}, {found:#x}"));
+    group.check(
+        constant == found,
+        format_args!("zeros are the constant: {constant:#x}, {found:#x}"),
+    );
 }
 
 /// What does not fit an entry is refused, and the bound that is told fits.
 fn settings(group: &mut Group<'_>) {
-    let window = |limit| FixedWindow::builder(limit, Duration::from_secs(1)).build_on::<KeyedWord>();
+    let window =
+        |limit| FixedWindow::builder(limit, Duration::from_secs(1)).build_on::<KeyedWord>();
     let bucket = |rate, burst| TokenBucket::builder(rate, burst).build_on::<KeyedWord>();
     let told = |error: Option<SettingsError>, setting| match error {
-        Some(SettingsError::TooLarge { setting: named, max }) if named == setting => Some(max),
+        Some(SettingsError::TooLarge {
+            setting: named,
+            max,
+        }) if named == setting => Some(max),
         _ => None,
     };
     let error = window(u64::MAX).err();
     let max = told(error, Setting::Limit).unwrap_or(0);
     let fits = (window(max).is_ok(), window(max + 1).err() == error);
-    group.check(max > 0 && fits == (true, true), format_args!("a window: {error:?}, {fits:?}"));
+    group.check(
+        max > 0 && fits == (true, true),
+        format_args!("a window: {error:?}, {fits:?}"),
+    );
     for rate in [
         Rate::per_second(1),
         Rate::per_second(1_000),
@@ -591,20 +798,37 @@ fn settings(group: &mut Group<'_>) {
         let error = bucket(rate, u64::MAX).err();
         let max = told(error, Setting::Burst).unwrap_or(0);
         let fits = (bucket(rate, max).is_ok(), bucket(rate, max + 1).is_err());
-        group.check(max > 0 && fits == (true, true), format_args!("{rate:?}: {error:?}, {fits:?}"));
+        group.check(
+            max > 0 && fits == (true, true),
+            format_args!("{rate:?}: {error:?}, {fits:?}"),
+        );
     }
     if KeyedWord::BITS == 20 {
         // As `docs/embedded.md` says.
         let spans = bucket(Rate::per_second(10), 10).map(|bucket| {
-            (bucket.tick().as_millis(), bucket.staleness().as_secs(), bucket.horizon().as_secs())
+            (
+                bucket.tick().as_millis(),
+                bucket.staleness().as_secs(),
+                bucket.horizon().as_secs(),
+            )
         });
-        group.check(spans == Ok((10, 40, 10_485)), format_args!("10/s, burst 10: {spans:?}"));
+        group.check(
+            spans == Ok((10, 40, 10_485)),
+            format_args!("10/s, burst 10: {spans:?}"),
+        );
         let horizon = window(100).map(|window| window.horizon().as_secs());
-        group.check(horizon == Ok(8_191) && max == 65_535, format_args!("a window: {horizon:?}, {max}"));
+        group.check(
+            horizon == Ok(8_191) && max == 65_535,
+            format_args!("a window: {horizon:?}, {max}"),
+        );
     }
     let error = bucket(Rate::new(u32::MAX, Duration::from_nanos(3)), 1).err();
-    group.check(told(error, Setting::Rate).is_some(), format_args!("a rate: {error:?}"));
-    let stale = FixedWindow::builder(1, Duration::from_secs(1)).staleness(Duration::from_nanos(u64::MAX / 2));
+    group.check(
+        told(error, Setting::Rate).is_some(),
+        format_args!("a rate: {error:?}"),
+    );
+    let stale = FixedWindow::builder(1, Duration::from_secs(1))
+        .staleness(Duration::from_nanos(u64::MAX / 2));
     let error = stale.build_on::<KeyedWord>().err();
     // Of 43 bits, a window of a second leaves so many.
     let expected = KeyedWord::BITS == 20;
@@ -612,7 +836,7 @@ fn settings(group: &mut Group<'_>) {
         told(error, Setting::Staleness).is_some() == expected,
         format_args!("a staleness of 292 years: {error:?}"),
     );
-    let most =
-        bucket(Rate::UNLIMITED, 1).map(|bucket| bucket.try_acquire_at(Timestamp::ZERO, u32::MAX).is_ok());
+    let most = bucket(Rate::UNLIMITED, 1)
+        .map(|bucket| bucket.try_acquire_at(Timestamp::ZERO, u32::MAX).is_ok());
     group.check(most == Ok(true), format_args!("no limit: {most:?}"));
 }

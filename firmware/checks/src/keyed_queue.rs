@@ -79,23 +79,44 @@ fn releases_end_waits(board: &dyn Board, group: &mut Group<'_>) {
     let waker = waker();
     let mut context = Context::from_waker(&waker);
     let (held, other) = (WORKERS.try_acquire(&ONE, 2), WORKERS.try_acquire(&OTHER, 2));
-    group.check(held.is_ok() && other.is_ok(), format_args!("all of two keys: {held:?}, {other:?}"));
+    group.check(
+        held.is_ok() && other.is_ok(),
+        format_args!("all of two keys: {held:?}, {other:?}"),
+    );
     let mut first = pin!(WORKERS.acquire(&ONE, 2));
     let mut second = pin!(WORKERS.acquire(&OTHER, 1));
     let mut third = pin!(WORKERS.acquire(&OTHER, 1));
-    group.check(first.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
-    group.check(second.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
-    group.check(third.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
+    group.check(
+        first.as_mut().poll(&mut context).is_pending(),
+        format_args!("nothing is free"),
+    );
+    group.check(
+        second.as_mut().poll(&mut context).is_pending(),
+        format_args!("nothing is free"),
+    );
+    group.check(
+        third.as_mut().poll(&mut context).is_pending(),
+        format_args!("nothing is free"),
+    );
     let waiters = WORKERS.counts().waiters;
     group.check(waiters == 3, format_args!("{waiters} wait"));
 
     hold(other.ok());
     board.interrupt(release);
     let (lease, slept) = block_on(board, second);
-    group.check(lease.is_ok() && slept > 0, format_args!("the other key's, which was released: {lease:?}"));
+    group.check(
+        lease.is_ok() && slept > 0,
+        format_args!("the other key's, which was released: {lease:?}"),
+    );
     let (last, slept) = block_on(board, third);
-    group.check(last.is_ok() && slept == 0, format_args!("there was enough for both: {last:?}"));
-    group.check(first.as_mut().poll(&mut context).is_pending(), format_args!("not its key's"));
+    group.check(
+        last.is_ok() && slept == 0,
+        format_args!("there was enough for both: {last:?}"),
+    );
+    group.check(
+        first.as_mut().poll(&mut context).is_pending(),
+        format_args!("not its key's"),
+    );
     let denied = WORKERS.try_acquire(&OTHER, 1).is_err();
     group.check(denied, format_args!("the other key has all"));
 
@@ -109,7 +130,10 @@ fn releases_end_waits(board: &dyn Board, group: &mut Group<'_>) {
         group.check(free == 2, format_args!("{free} of {key} are back"));
     }
     let live = WORKERS.change(|table| table.statistics_at(Timestamp::ZERO).live);
-    group.check(live == 0 && WORKERS.counts().waiters == 0, format_args!("{live} entries in use"));
+    group.check(
+        live == 0 && WORKERS.counts().waiters == 0,
+        format_args!("{live} entries in use"),
+    );
 }
 
 fn time_ends_waits(board: &dyn Board, group: &mut Group<'_>) {
@@ -121,8 +145,14 @@ fn time_ends_waits(board: &dyn Board, group: &mut Group<'_>) {
     }
     for turn in 1..=3 {
         let (mut first, mut second) = (pin!(PACE.acquire(&ONE, 1)), pin!(PACE.acquire(&OTHER, 1)));
-        group.check(first.as_mut().poll(&mut context).is_pending(), format_args!("turn {turn}: too soon"));
-        group.check(second.as_mut().poll(&mut context).is_pending(), format_args!("turn {turn}: too soon"));
+        group.check(
+            first.as_mut().poll(&mut context).is_pending(),
+            format_args!("turn {turn}: too soon"),
+        );
+        group.check(
+            second.as_mut().poll(&mut context).is_pending(),
+            format_args!("turn {turn}: too soon"),
+        );
         let next = PACE.advance();
         let due = Timestamp::from_millis(5_000 + 100 * turn);
         group.check(next == Next::At(due), format_args!("turn {turn}: {next:?}"));

@@ -1,6 +1,8 @@
 //! Checks of limiters and queues that any board can run, and the host.
 //!
-//! A [`Board`] has a terminal, a timer whose interrupt runs a function, and sleep; [`Preempting`] is one whose timer can be set to an instruction. [`run`] makes all checks on it; whoever starts it ends with a status by what that returns.
+//! A [`Board`] has a terminal, a timer whose interrupt runs a function, and sleep; [`Preempting`]
+//! is one whose timer can be set to an instruction. [`run`] makes all checks on it; whoever starts
+//! it ends with a status by what that returns.
 #![no_std]
 
 #[cfg(test)]
@@ -31,17 +33,28 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "limiters against oracle tables", limiters::check);
     tally.group(board, "permits that come back by release", permits::check);
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
-    tally.group(board, "waits that an interrupt ends", |tally| queue::check(board, tally));
+    tally.group(board, "waits that an interrupt ends", |tally| {
+        queue::check(board, tally)
+    });
 }
 
-/// Makes the checks of tables by key, and of states that are kept: apart, since one program with all of them would be larger than the flash of the boards.
+/// Makes the checks of tables by key, and of states that are kept: apart, since one program with
+/// all of them would be larger than the flash of the boards.
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "tables by key against models", keyed::check);
-    tally.group(board, "waits by key that an interrupt ends", |tally| keyed_queue::check(board, tally));
-    tally.group(board, "states that are kept while memory is lost", saved::check);
+    tally.group(board, "waits by key that an interrupt ends", |tally| {
+        keyed_queue::check(board, tally)
+    });
+    tally.group(
+        board,
+        "states that are kept while memory is lost",
+        saved::check,
+    );
 }
 
 /// Interrupts calls at each of their instructions, and says at how many.
 pub fn preempt(board: &dyn Preempting, tally: &mut Tally) {
-    tally.group(board, "calls interrupted at each instruction", |tally| preempt::sweep(board, tally));
+    tally.group(board, "calls interrupted at each instruction", |tally| {
+        preempt::sweep(board, tally)
+    });
 }

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow, Limiter,
-    Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow,
+    Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
 use crate::tables::{Row, TABLES};
@@ -33,20 +33,34 @@ static SLOW_BUCKET: TokenBucket<u32> = built!(
         .tick(Duration::from_millis(1))
         .build_on()
 );
-static STEPWISE: TokenBucket<u32> =
-    built!(TokenBucket::builder(Rate::new(3, SECOND), 8).initial(0).stepwise().build_on());
-static ADJUSTABLE_BUCKET: AdjustableBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(10), 5).tick(Duration::from_millis(1)).build_adjustable_on()
+static STEPWISE: TokenBucket<u32> = built!(
+    TokenBucket::builder(Rate::new(3, SECOND), 8)
+        .initial(0)
+        .stepwise()
+        .build_on()
 );
-static SLICED: SlicedBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(10), 5).tick(Duration::from_millis(1)).build_sliced_on());
+static ADJUSTABLE_BUCKET: AdjustableBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(10), 5)
+        .tick(Duration::from_millis(1))
+        .build_adjustable_on()
+);
+static SLICED: SlicedBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(10), 5)
+        .tick(Duration::from_millis(1))
+        .build_sliced_on()
+);
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(5, SECOND).build_on());
 static STARTED: FixedWindow<u32> = built!(
-    FixedWindow::builder(5, SECOND).started_by_first_request().tick(Duration::from_millis(10)).build_on()
+    FixedWindow::builder(5, SECOND)
+        .started_by_first_request()
+        .tick(Duration::from_millis(10))
+        .build_on()
 );
-static ADJUSTABLE_WINDOW: AdjustableWindow<u32> = built!(AdjustableWindow::builder(5, SECOND).build_on());
+static ADJUSTABLE_WINDOW: AdjustableWindow<u32> =
+    built!(AdjustableWindow::builder(5, SECOND).build_on());
 static SLIDING: SlidingWindow<8, u32> = built!(SlidingWindow::builder(10, SECOND, 8).build_on());
-static STRICT: SlidingWindow<5, u32> = built!(SlidingWindow::builder(10, SECOND, 4).strict().build_on());
+static STRICT: SlidingWindow<5, u32> =
+    built!(SlidingWindow::builder(10, SECOND, 4).strict().build_on());
 static COOLDOWN: CooldownWindow<u32> = built!(
     CooldownWindow::builder(5, SECOND)
         .wait(Duration::from_millis(1_500))
@@ -54,11 +68,20 @@ static COOLDOWN: CooldownWindow<u32> = built!(
         .build_on()
 );
 static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket());
-static ESCALATED: Escalation<TokenBucket<u32>, &str, 1> =
-    Escalation::new(bucket(), [Threshold { used: 4, hold: SECOND, decision: "warn" }]);
-static PENALISED: Penalty<FixedWindow<u32>, u32> =
-    built!(Penalty::builder(Duration::from_millis(1_500)).tick(Duration::from_millis(1)).build_on())
-        .around(built!(FixedWindow::builder(5, SECOND).build_on()));
+static ESCALATED: Escalation<TokenBucket<u32>, &str, 1> = Escalation::new(
+    bucket(),
+    [Threshold {
+        used: 4,
+        hold: SECOND,
+        decision: "warn",
+    }],
+);
+static PENALISED: Penalty<FixedWindow<u32>, u32> = built!(
+    Penalty::builder(Duration::from_millis(1_500))
+        .tick(Duration::from_millis(1))
+        .build_on()
+)
+.around(built!(FixedWindow::builder(5, SECOND).build_on()));
 static BOTH: AllOf<(TokenBucket<u32>, FixedWindow<u32>)> =
     AllOf::new((bucket(), built!(FixedWindow::builder(7, SECOND).build_on())));
 
@@ -85,15 +108,24 @@ pub fn all() -> [(&'static str, &'static dyn Limiter); 15] {
 
 pub(crate) fn check(group: &mut Group<'_>) {
     for ((name, limiter), (described, rows)) in all().into_iter().zip(TABLES) {
-        group.check(name == *described, format_args!("the table of the {name} is of the {described}"));
+        group.check(
+            name == *described,
+            format_args!("the table of the {name} is of the {described}"),
+        );
         for row in *rows {
             agrees(group, name, limiter, *row);
         }
     }
     let counts = COUNTED.counts();
     let (_, rows) = TABLES[11];
-    let granted = rows.iter().filter(|row| matches!(row, Row::Granted(..))).count();
-    group.check(counts.granted == granted as u64, format_args!("{granted} granted, counted {counts:?}"));
+    let granted = rows
+        .iter()
+        .filter(|row| matches!(row, Row::Granted(..)))
+        .count();
+    group.check(
+        counts.granted == granted as u64,
+        format_args!("{granted} granted, counted {counts:?}"),
+    );
 }
 
 /// Asks a limiter what a row asks, and compares.
@@ -105,13 +137,23 @@ fn agrees(group: &mut Group<'_>, name: &str, limiter: &dyn Limiter, row: Row) {
         | Row::Late(at, n, has) => (Timestamp::from_nanos(at), n, has),
     };
     let has = limiter.available_at(at);
-    let fits = if matches!(row, Row::Late(..)) { has <= most.into() } else { has == u64::from(most) };
+    let fits = if matches!(row, Row::Late(..)) {
+        has <= most.into()
+    } else {
+        has == u64::from(most)
+    };
     group.check(fits, format_args!("{name}, {row:?}: {has} available"));
     let peeked = limiter.peek_at(at, n).is_ok();
     let taken = limiter.take_at(at, n);
     let is_granted = matches!(row, Row::Granted(..));
-    group.check(peeked == is_granted, format_args!("{name}, {row:?}: a look says {peeked}"));
-    group.check(taken.is_ok() == is_granted, format_args!("{name}, {row:?}: {taken:?}"));
+    group.check(
+        peeked == is_granted,
+        format_args!("{name}, {row:?}: a look says {peeked}"),
+    );
+    group.check(
+        taken.is_ok() == is_granted,
+        format_args!("{name}, {row:?}: {taken:?}"),
+    );
     let Err(denied) = taken else { return };
     let expected = match row {
         Row::Denied(.., retry) => Retry::At(Timestamp::from_nanos(retry)),
@@ -119,5 +161,8 @@ fn agrees(group: &mut Group<'_>, name: &str, limiter: &dyn Limiter, row: Row) {
         Row::Granted(..) | Row::Late(..) => return,
     };
     let retry = limiter.retry(denied);
-    group.check(retry == expected, format_args!("{name}, {row:?}: {retry:?}"));
+    group.check(
+        retry == expected,
+        format_args!("{name}, {row:?}: {retry:?}"),
+    );
 }

@@ -1,4 +1,5 @@
-//! Limiters whose permits come back by release, against counters: leases, a pool of them by id, and slices.
+//! Limiters whose permits come back by release, against counters: leases, a pool of them by id, and
+//! slices.
 
 use core::time::Duration;
 
@@ -43,7 +44,10 @@ fn leases(group: &mut Group<'_>) {
         match (draws.below(8), &mut held[place]) {
             (0, _) => {
                 limit = draws.below(14) as u32;
-                group.check(LIMIT.set_limit(limit).is_ok(), format_args!("step {step}: a limit of {limit}"));
+                group.check(
+                    LIMIT.set_limit(limit).is_ok(),
+                    format_args!("step {step}: a limit of {limit}"),
+                );
             }
             (1, Some(lease)) => {
                 let had = lease.permits();
@@ -65,8 +69,15 @@ fn leases(group: &mut Group<'_>) {
                 if let Err(denied) = taken {
                     let never = n.max(1) > limit;
                     let retry = denied.retry(&LIMIT);
-                    let expected = if never { Retry::Never } else { Retry::OnRelease };
-                    group.check(retry == expected, format_args!("step {step}: {n} of {limit}: {retry:?}"));
+                    let expected = if never {
+                        Retry::Never
+                    } else {
+                        Retry::OnRelease
+                    };
+                    group.check(
+                        retry == expected,
+                        format_args!("step {step}: {n} of {limit}: {retry:?}"),
+                    );
                 }
                 *place = taken.ok();
                 in_use += if fits { n } else { 0 };
@@ -90,25 +101,46 @@ fn pool(group: &mut Group<'_>) {
         let place = draws.below(6) as usize;
         match (draws.below(8), held[place]) {
             (0, _) => {
-                let is_due =
-                    |lease: &Option<(LeaseId, u32, u64)>| lease.is_some_and(|(.., until)| until <= now);
-                let due: u32 = held.iter().filter(|lease| is_due(lease)).flatten().map(|(_, n, _)| n).sum();
-                held.iter_mut().filter(|lease| is_due(lease)).for_each(|lease| *lease = None);
+                let is_due = |lease: &Option<(LeaseId, u32, u64)>| {
+                    lease.is_some_and(|(.., until)| until <= now)
+                };
+                let due: u32 = held
+                    .iter()
+                    .filter(|lease| is_due(lease))
+                    .flatten()
+                    .map(|(_, n, _)| n)
+                    .sum();
+                held.iter_mut()
+                    .filter(|lease| is_due(lease))
+                    .for_each(|lease| *lease = None);
                 let swept = POOL.sweep(Timestamp::from_secs(now));
-                group.check(swept == due.into(), format_args!("at {now}: swept {swept}, {due} were due"));
+                group.check(
+                    swept == due.into(),
+                    format_args!("at {now}: swept {swept}, {due} were due"),
+                );
             }
             (1, _) if stale.is_some() => {
                 let released = stale.map(|id| POOL.release(id));
-                group.check(released == Some(Err(StaleId)), format_args!("at {now}: stale, {released:?}"));
+                group.check(
+                    released == Some(Err(StaleId)),
+                    format_args!("at {now}: stale, {released:?}"),
+                );
             }
             (_, Some((id, n, _))) => {
                 let released = POOL.release(id);
-                group.check(released == Ok(n), format_args!("at {now}: {n} held, {released:?}"));
+                group.check(
+                    released == Ok(n),
+                    format_args!("at {now}: {n} held, {released:?}"),
+                );
                 (held[place], stale) = (None, Some(id));
             }
             (draw, None) => {
                 let n = draws.below(4) as u32;
-                let until = if draw < 4 { now + draws.below(20) } else { u64::MAX };
+                let until = if draw < 4 {
+                    now + draws.below(20)
+                } else {
+                    u64::MAX
+                };
                 let deadline = (draw < 4).then_some(Timestamp::from_secs(until));
                 let claimed = POOL.claim_at(Timestamp::from_secs(now), n, deadline);
                 let fits = in_use + n.max(1) <= 10;
@@ -134,21 +166,38 @@ fn slices_of_a_limit(group: &mut Group<'_>) {
         return group.check(false, format_args!("7 of 10 can be cut off"));
     };
     let refused = SLICED_LIMIT.slice(4).is_err();
-    group.check(refused && SLICED_LIMIT.available() == 3, format_args!("3 are left: {SLICED_LIMIT:?}"));
+    group.check(
+        refused && SLICED_LIMIT.available() == 3,
+        format_args!("3 are left: {SLICED_LIMIT:?}"),
+    );
     let own = first.try_acquire(3);
-    group.check(own.is_ok() && SLICED_LIMIT.available() == 3, format_args!("its own permits: {own:?}"));
+    group.check(
+        own.is_ok() && SLICED_LIMIT.available() == 3,
+        format_args!("its own permits: {own:?}"),
+    );
     let more = second.try_acquire(5);
-    group.check(more.is_ok(), format_args!("with what the rest has: {more:?}"));
-    group
-        .check(conserved(first.held() + second.held(), 8), format_args!("nothing is lost: {SLICED_LIMIT:?}"));
-    group.check(first.try_acquire(3).is_err(), format_args!("1 and 1 are less than 3"));
+    group.check(
+        more.is_ok(),
+        format_args!("with what the rest has: {more:?}"),
+    );
+    group.check(
+        conserved(first.held() + second.held(), 8),
+        format_args!("nothing is lost: {SLICED_LIMIT:?}"),
+    );
+    group.check(
+        first.try_acquire(3).is_err(),
+        format_args!("1 and 1 are less than 3"),
+    );
     drop((own, more));
     group.check(
         conserved(first.held() + second.held(), 0),
         format_args!("what was leased is back: {SLICED_LIMIT:?}"),
     );
     drop((first, second));
-    group.check(SLICED_LIMIT.available() == 10, format_args!("all is back: {SLICED_LIMIT:?}"));
+    group.check(
+        SLICED_LIMIT.available() == 10,
+        format_args!("all is back: {SLICED_LIMIT:?}"),
+    );
 }
 
 fn slices_of_a_bucket(group: &mut Group<'_>) {
@@ -158,7 +207,10 @@ fn slices_of_a_bucket(group: &mut Group<'_>) {
     };
     let mut state = |what: &str, held: u32, rest: u64| {
         let has = (slice.held(), SLICED_BUCKET.available_at(now));
-        group.check(has == (held, rest), format_args!("{what}: {has:?}, not {held} and {rest}"));
+        group.check(
+            has == (held, rest),
+            format_args!("{what}: {has:?}, not {held} and {rest}"),
+        );
     };
     state("cut", 4, 5);
     drop(slice.try_acquire_at(now, 3));

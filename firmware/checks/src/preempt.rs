@@ -1,6 +1,8 @@
-//! Interrupt safety, by real interrupts: a timer fires at each instruction of a call in turn, and its handler uses the very limiter or queue that the call is using.
+//! Interrupt safety, by real interrupts: a timer fires at each instruction of a call in turn, and
+//! its handler uses the very limiter or queue that the call is using.
 //!
-//! A scenario is run over and over, the timer one instruction earlier each time: from after the call's end to before its beginning.
+//! A scenario is run over and over, the timer one instruction earlier each time: from after the
+//! call's end to before its beginning.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, RefCell};
@@ -15,8 +17,8 @@ use critical_section::Mutex;
 use portcullis_async::{InterruptLock, Queue};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Clock, Concurrency, CooldownWindow, Counted,
-    FixedWindow, Lease, LeaseId, LeasePool, Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp,
-    TokenBucket,
+    FixedWindow, Lease, LeaseId, LeasePool, Limiter, Penalty, Rate, SlicedBucket, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 
 use crate::Board;
@@ -25,14 +27,16 @@ use crate::tally::Group;
 
 /// A board whose timer can be set to an instruction.
 pub trait Preempting: Board {
-    /// Runs `work`, and `handler` in an interrupt some instructions after the beginning, the fewer the larger `sooner` is: one for one. Returns when both are over, the address
-    /// at which the interrupt came.
+    /// Runs `work`, and `handler` in an interrupt some instructions after the beginning, the fewer
+    /// the larger `sooner` is: one for one. Returns when both are over, the address at which the
+    /// interrupt came.
     ///
     /// With `sooner = 0` it comes after a call of some thousand instructions.
     fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize;
 }
 
-/// Where the call is when the interrupt comes. Only read and written: there are targets that can do no more.
+/// Where the call is when the interrupt comes. Only read and written: there are targets that can do
+/// no more.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 static CAME_IN: AtomicU32 = AtomicU32::new(0);
 
@@ -128,7 +132,10 @@ pub(crate) fn sweep(board: &dyn Preempting, group: &mut Group<'_>) {
         points += sweep_one(board, group, &mut addresses, name, *handler, *body);
         places += addresses.count();
     }
-    board.print(format_args!("{} calls interrupted at {points} points, {places} places\n", SCENARIOS.len()));
+    board.print(format_args!(
+        "{} calls interrupted at {points} points, {places} places\n",
+        SCENARIOS.len()
+    ));
 }
 
 fn sweep_one(
@@ -144,14 +151,23 @@ fn sweep_one(
         GRANTED.store(0, Relaxed);
         // Idle since the run before it.
         NOW.store(NOW.load(Relaxed) + 10_000, Relaxed);
-        let mut point = Point { board, sooner, handler, at: 0 };
+        let mut point = Point {
+            board,
+            sooner,
+            handler,
+            at: 0,
+        };
         let holds = body(&mut point);
         wrong += u32::from(!holds);
         let at = point.at;
-        group.check(holds, format_args!("{name}, interrupted at {at:#x}, {sooner} instructions sooner"));
+        group.check(
+            holds,
+            format_args!("{name}, interrupted at {at:#x}, {sooner} instructions sooner"),
+        );
         (CAME_IN.load(Relaxed), at)
     };
-    // In great steps to the end of the call, and then in single ones, none of which is left out, to before its beginning.
+    // In great steps to the end of the call, and then in single ones, none of which is left out, to
+    // before its beginning.
     let mut sooner = 0;
     while run(sooner).0 == AFTER {
         sooner += STEP;
@@ -169,12 +185,19 @@ fn sweep_one(
         before += u32::from(came_in == BEFORE);
         (last, sooner) = (came_in, sooner + 1);
     }
-    group.check(misses == 0 && points > 10, format_args!("{name}: not all points were hit"));
-    board.print(format_args!("  {name}: {points} points, {} places, {wrong} wrong\n", places.count()));
+    group.check(
+        misses == 0 && points > 10,
+        format_args!("{name}: not all points were hit"),
+    );
+    board.print(format_args!(
+        "  {name}: {points} points, {} places, {wrong} wrong\n",
+        places.count()
+    ));
     points
 }
 
-/// A name, what the handler does, and what it interrupts: whether all is as it should be afterwards.
+/// A name, what the handler does, and what it interrupts: whether all is as it should be
+/// afterwards.
 type Scenario = (&'static str, fn(), fn(&mut Point<'_>) -> bool);
 
 macro_rules! built {
@@ -190,28 +213,46 @@ const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 const fn bucket(burst: u64) -> TokenBucket<u32> {
-    built!(TokenBucket::builder(Rate::per_second(1), burst).tick(TICK).build_on())
+    built!(
+        TokenBucket::builder(Rate::per_second(1), burst)
+            .tick(TICK)
+            .build_on()
+    )
 }
 
 static BUCKET_OF_1: TokenBucket<u32> = bucket(1);
 static BUCKET_OF_2: TokenBucket<u32> = bucket(2);
-static ADJUSTABLE: AdjustableBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(1), 2).tick(TICK).build_adjustable_on());
+static ADJUSTABLE: AdjustableBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(1), 2)
+        .tick(TICK)
+        .build_adjustable_on()
+);
 /// Changed at the same time in each run: a division's length depends on it.
-static CHANGED: AdjustableBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(1), 2).tick(TICK).build_adjustable_on());
+static CHANGED: AdjustableBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(1), 2)
+        .tick(TICK)
+        .build_adjustable_on()
+);
 const ALWAYS: Timestamp = Timestamp::from_secs(10);
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(1, SECOND).build_on());
-static ADJUSTABLE_WINDOW: AdjustableWindow<u32> = built!(AdjustableWindow::builder(1, SECOND).build_on());
-static SLIDING_OF_1: SlidingWindow<4, u32> = built!(SlidingWindow::builder(1, SECOND, 4).build_on());
-static SLIDING_OF_2: SlidingWindow<4, u32> = built!(SlidingWindow::builder(2, SECOND, 4).build_on());
-static SLIDING_OF_3: SlidingWindow<4, u32> = built!(SlidingWindow::builder(3, SECOND, 4).build_on());
-static COOLDOWN: CooldownWindow<u32> = built!(CooldownWindow::builder(1, SECOND).tick(TICK).build_on());
+static ADJUSTABLE_WINDOW: AdjustableWindow<u32> =
+    built!(AdjustableWindow::builder(1, SECOND).build_on());
+static SLIDING_OF_1: SlidingWindow<4, u32> =
+    built!(SlidingWindow::builder(1, SECOND, 4).build_on());
+static SLIDING_OF_2: SlidingWindow<4, u32> =
+    built!(SlidingWindow::builder(2, SECOND, 4).build_on());
+static SLIDING_OF_3: SlidingWindow<4, u32> =
+    built!(SlidingWindow::builder(3, SECOND, 4).build_on());
+static COOLDOWN: CooldownWindow<u32> =
+    built!(CooldownWindow::builder(1, SECOND).tick(TICK).build_on());
 static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket(1));
 static PENALISED: Penalty<TokenBucket<u32>, u32> =
     built!(Penalty::builder(SECOND).tick(TICK).build_on()).around(bucket(1));
-static SLICED: SlicedBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(10), 40).tick(TICK).build_sliced_on());
+static SLICED: SlicedBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(10), 40)
+        .tick(TICK)
+        .build_sliced_on()
+);
 static LIMIT: Concurrency = Concurrency::new(1);
 static LIMIT_OF_2: Concurrency = Concurrency::new(2);
 static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(2));
@@ -226,7 +267,9 @@ fn keep(lease: Option<Lease<&'static Concurrency>>) {
 }
 
 fn let_go() {
-    drop(critical_section::with(|section| KEPT.borrow(section).take()));
+    drop(critical_section::with(|section| {
+        KEPT.borrow(section).take()
+    }));
 }
 
 fn keep_id(id: Option<LeaseId>) {
@@ -245,7 +288,9 @@ macro_rules! one_of_two {
             || note($limiter.take_at(now(), 1).is_ok()),
             |point: &mut Point<'_>| {
                 let own = point.interrupted(|| $limiter.take_at(now(), 1).is_ok());
-                both(own) == 1 && $limiter.available_at(now()) == 0 && $limiter.take_at(now(), 1).is_err()
+                both(own) == 1
+                    && $limiter.available_at(now()) == 0
+                    && $limiter.take_at(now(), 1).is_err()
             },
         )
     };
@@ -259,7 +304,9 @@ macro_rules! two_of_two {
             || note($limiter.take_at(now(), 1).is_ok()),
             |point: &mut Point<'_>| {
                 let own = point.interrupted(|| $limiter.take_at(now(), 1).is_ok());
-                both(own) == 2 && $limiter.available_at(now()) == 0 && $limiter.take_at(now(), 1).is_err()
+                both(own) == 2
+                    && $limiter.available_at(now()) == 0
+                    && $limiter.take_at(now(), 1).is_err()
             },
         )
     };
@@ -286,7 +333,8 @@ fn take_and_release() {
 }
 
 /// Held for the handler.
-static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> = Mutex::new(RefCell::new(None));
+static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> =
+    Mutex::new(RefCell::new(None));
 
 fn hold(queue: &'static Limited<Concurrency>) -> bool {
     let lease = queue.try_acquire(1).ok();
@@ -346,17 +394,29 @@ static SCENARIOS: &[Scenario] = &[
         "a take of a limiter that is being changed",
         || note(CHANGED.take_at(ALWAYS, 1).is_ok()),
         |point| {
-            let full = CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Reset).is_ok();
-            let changed =
-                point.interrupted(|| CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Keep));
-            full && changed.is_ok() && GRANTED.load(Relaxed) == 1 && CHANGED.available_at(ALWAYS) == 1
+            let full = CHANGED
+                .adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Reset)
+                .is_ok();
+            let changed = point
+                .interrupted(|| CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Keep));
+            full && changed.is_ok()
+                && GRANTED.load(Relaxed) == 1
+                && CHANGED.available_at(ALWAYS) == 1
         },
     ),
     (
         "a change of a limiter that is being taken from",
-        || note(CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 3, Carry::Additive).is_ok()),
+        || {
+            note(
+                CHANGED
+                    .adjust_at(ALWAYS, Rate::per_second(1), 3, Carry::Additive)
+                    .is_ok(),
+            )
+        },
         |point| {
-            let full = CHANGED.adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Reset).is_ok();
+            let full = CHANGED
+                .adjust_at(ALWAYS, Rate::per_second(1), 2, Carry::Reset)
+                .is_ok();
             let own = point.interrupted(|| CHANGED.take_at(ALWAYS, 1).is_ok());
             full && both(own) == 2 && CHANGED.burst() == 3 && CHANGED.available_at(ALWAYS) == 2
         },
@@ -429,7 +489,10 @@ static SCENARIOS: &[Scenario] = &[
             let (own, other) = (own.ok(), kept_id());
             let is_out = own != other && POOL.leases() == 2 && POOL.limiter().in_use() == 2;
             let released = [own, other].map(|id| id.map(|id| POOL.release(id)));
-            is_out && released == [Some(Ok(1)); 2] && POOL.leases() == 0 && POOL.limiter().available() == 2
+            is_out
+                && released == [Some(Ok(1)); 2]
+                && POOL.leases() == 0
+                && POOL.limiter().available() == 2
         },
     ),
     (
@@ -439,7 +502,9 @@ static SCENARIOS: &[Scenario] = &[
             let (own, other) = (POOL.claim_at(now(), 1, None), POOL.claim_at(now(), 1, None));
             keep_id(other.ok());
             let released = point.interrupted(|| own.map(|id| POOL.release(id)));
-            both(released == Ok(Ok(1))) == 2 && POOL.leases() == 0 && POOL.limiter().available() == 2
+            both(released == Ok(Ok(1))) == 2
+                && POOL.leases() == 0
+                && POOL.limiter().available() == 2
         },
     ),
     (
@@ -449,7 +514,9 @@ static SCENARIOS: &[Scenario] = &[
             let own = POOL.claim_at(now(), 1, None);
             keep_id(own.ok());
             let released = point.interrupted(|| own.map(|id| POOL.release(id)));
-            both(released == Ok(Ok(1))) == 1 && POOL.leases() == 0 && POOL.limiter().available() == 2
+            both(released == Ok(Ok(1))) == 1
+                && POOL.leases() == 0
+                && POOL.limiter().available() == 2
         },
     ),
     (
@@ -476,59 +543,80 @@ static SCENARIOS: &[Scenario] = &[
         point.interrupted(|| drop(own));
         is_out && PAIRED.available() == 2
     }),
-    ("a take within a release that hands over to a wait", take_and_release, |point| {
-        let held = QUEUE.try_acquire(1).ok();
-        let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
-        let mut context = Context::from_waker(&waker);
-        let waits = wait.as_mut().poll(&mut context).is_pending();
-        point.interrupted(|| drop(held));
-        // The wait was first; the handler got it, if at all, only when that had been served: never.
-        let granted = matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_)));
-        waits && granted && GRANTED.load(Relaxed) == 0 && is_as_new()
-    }),
-    ("a release within a poll that begins to wait", release, |point| {
-        let held = hold(&QUEUE);
-        let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
-        let mut context = Context::from_waker(&waker);
-        let first = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
-        // Granted by now, at once or by the release: no wake-up is lost.
-        let granted = match first {
-            Poll::Ready(granted) => granted,
-            Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
-        };
-        held && granted && is_as_new()
-    }),
-    ("a release for later within a poll that begins to wait", release_later, |point| {
-        let held = hold(&QUEUE);
-        let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
-        let mut context = Context::from_waker(&waker);
-        let first = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
-        QUEUE.advance();
-        let granted = match first {
-            Poll::Ready(granted) => granted,
-            Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
-        };
-        held && granted && is_as_new()
-    }),
-    ("a release within the second poll of a wait", release, |point| {
-        let held = hold(&QUEUE);
-        let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
-        let mut context = Context::from_waker(&waker);
-        let waits = wait.as_mut().poll(&mut context).is_pending();
-        let second = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
-        let granted = match second {
-            Poll::Ready(granted) => granted,
-            Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
-        };
-        held && waits && granted && is_as_new()
-    }),
+    (
+        "a take within a release that hands over to a wait",
+        take_and_release,
+        |point| {
+            let held = QUEUE.try_acquire(1).ok();
+            let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
+            let mut context = Context::from_waker(&waker);
+            let waits = wait.as_mut().poll(&mut context).is_pending();
+            point.interrupted(|| drop(held));
+            // The wait was first; the handler got it, if at all, only when that had been served:
+            // never.
+            let granted = matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_)));
+            waits && granted && GRANTED.load(Relaxed) == 0 && is_as_new()
+        },
+    ),
+    (
+        "a release within a poll that begins to wait",
+        release,
+        |point| {
+            let held = hold(&QUEUE);
+            let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
+            let mut context = Context::from_waker(&waker);
+            let first =
+                point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
+            // Granted by now, at once or by the release: no wake-up is lost.
+            let granted = match first {
+                Poll::Ready(granted) => granted,
+                Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
+            };
+            held && granted && is_as_new()
+        },
+    ),
+    (
+        "a release for later within a poll that begins to wait",
+        release_later,
+        |point| {
+            let held = hold(&QUEUE);
+            let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
+            let mut context = Context::from_waker(&waker);
+            let first =
+                point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
+            QUEUE.advance();
+            let granted = match first {
+                Poll::Ready(granted) => granted,
+                Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
+            };
+            held && granted && is_as_new()
+        },
+    ),
+    (
+        "a release within the second poll of a wait",
+        release,
+        |point| {
+            let held = hold(&QUEUE);
+            let (waker, mut wait) = (waker(), pin!(QUEUE.acquire(1)));
+            let mut context = Context::from_waker(&waker);
+            let waits = wait.as_mut().poll(&mut context).is_pending();
+            let second =
+                point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
+            let granted = match second {
+                Poll::Ready(granted) => granted,
+                Poll::Pending => matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_))),
+            };
+            held && waits && granted && is_as_new()
+        },
+    ),
     ("a release within the drop of a wait", release, |point| {
         let held = hold(&QUEUE);
         let waker = waker();
         let mut wait = ManuallyDrop::new(QUEUE.acquire(1));
         // SAFETY: it stays here, and is dropped here.
-        let waits =
-            unsafe { Pin::new_unchecked(&mut *wait) }.poll(&mut Context::from_waker(&waker)).is_pending();
+        let waits = unsafe { Pin::new_unchecked(&mut *wait) }
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending();
         // SAFETY: once, and it is not used afterwards.
         point.interrupted(|| unsafe { ManuallyDrop::drop(&mut wait) });
         held && waits && is_as_new()
@@ -538,7 +626,11 @@ static SCENARIOS: &[Scenario] = &[
         || {
             let waker = waker();
             let mut wait = pin!(QUEUE.acquire(1));
-            note(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+            note(
+                wait.as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_ready(),
+            );
         },
         |point| {
             let held = QUEUE.try_acquire(1).ok();
@@ -557,8 +649,10 @@ static SCENARIOS: &[Scenario] = &[
             let first = PACE.try_acquire(1).is_ok();
             let (waker, mut wait) = (waker(), pin!(PACE.acquire(1)));
             let mut context = Context::from_waker(&waker);
-            let polled = point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
-            // What the handler told may have been before the wait was there to hear it: whoever drives a queue asks again.
+            let polled =
+                point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
+            // What the handler told may have been before the wait was there to hear it: whoever
+            // drives a queue asks again.
             PACE.advance();
             let granted = match polled {
                 Poll::Ready(granted) => granted,

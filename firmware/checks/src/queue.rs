@@ -1,4 +1,5 @@
-//! Waits without a heap: queues in statics, under a critical section; one task that sleeps; and an interrupt that gives back, grants and wakes.
+//! Waits without a heap: queues in statics, under a critical section; one task that sleeps; and an
+//! interrupt that gives back, grants and wakes.
 
 use core::cell::RefCell;
 use core::pin::pin;
@@ -34,10 +35,12 @@ type Limited<L> = Queue<L, &'static Millis, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(0));
 static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(2), &MILLIS, 9);
-static PACE: Limited<TokenBucket> = Queue::new(TokenBucket::new(Rate::per_second(10), 1), &MILLIS, 9);
+static PACE: Limited<TokenBucket> =
+    Queue::new(TokenBucket::new(Rate::per_second(10), 1), &MILLIS, 9);
 
 /// Held, until an interrupt gives it back.
-static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> = Mutex::new(RefCell::new(None));
+static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> =
+    Mutex::new(RefCell::new(None));
 
 fn hold(lease: Option<Lease<&'static Limited<Concurrency>>>) {
     critical_section::with(|section| HELD.replace(section, lease));
@@ -67,15 +70,22 @@ fn tick() {
 fn give_up() {
     let waker = waker();
     let mut wait = pin!(WORKERS.acquire(1));
-    if wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() && WORKERS.counts().waiters == 2 {
+    if wait
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending()
+        && WORKERS.counts().waiters == 2
+    {
         release();
     }
 }
 
 pub(crate) fn check(board: &dyn Board, group: &mut Group<'_>) {
-    for (what, handler) in
-        [("released", release as fn()), ("released later", release_later), ("given up", give_up)]
-    {
+    for (what, handler) in [
+        ("released", release as fn()),
+        ("released later", release_later),
+        ("given up", give_up),
+    ] {
         an_interrupt_ends_a_wait(board, group, what, handler);
     }
     two_wait_in_turn(board, group);
@@ -88,11 +98,23 @@ fn an_interrupt_ends_a_wait(board: &dyn Board, group: &mut Group<'_>, what: &str
     board.interrupt(handler);
     let (lease, slept) = block_on(board, pin!(WORKERS.acquire(2)));
     let permits = lease.as_ref().map(Lease::permits);
-    group.check(permits == Ok(2), format_args!("{what} in an interrupt: {permits:?}"));
-    group.check(slept > 0, format_args!("{what} in an interrupt: nobody has slept"));
-    group.check(WORKERS.available() == 0, format_args!("{what}: {} are free", WORKERS.available()));
+    group.check(
+        permits == Ok(2),
+        format_args!("{what} in an interrupt: {permits:?}"),
+    );
+    group.check(
+        slept > 0,
+        format_args!("{what} in an interrupt: nobody has slept"),
+    );
+    group.check(
+        WORKERS.available() == 0,
+        format_args!("{what}: {} are free", WORKERS.available()),
+    );
     drop(lease);
-    group.check(WORKERS.available() == 2, format_args!("{what}: {} are back", WORKERS.available()));
+    group.check(
+        WORKERS.available() == 2,
+        format_args!("{what}: {} are back", WORKERS.available()),
+    );
 }
 
 fn two_wait_in_turn(board: &dyn Board, group: &mut Group<'_>) {
@@ -100,13 +122,22 @@ fn two_wait_in_turn(board: &dyn Board, group: &mut Group<'_>) {
     let waker = waker();
     let mut context = Context::from_waker(&waker);
     let mut first = pin!(WORKERS.acquire(2));
-    group.check(first.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
+    group.check(
+        first.as_mut().poll(&mut context).is_pending(),
+        format_args!("nothing is free"),
+    );
     {
         let mut cancelled = pin!(WORKERS.acquire(1));
-        group.check(cancelled.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
+        group.check(
+            cancelled.as_mut().poll(&mut context).is_pending(),
+            format_args!("nothing is free"),
+        );
     }
     let mut second = pin!(WORKERS.acquire(1));
-    group.check(second.as_mut().poll(&mut context).is_pending(), format_args!("nothing is free"));
+    group.check(
+        second.as_mut().poll(&mut context).is_pending(),
+        format_args!("nothing is free"),
+    );
     let counts = WORKERS.counts();
     group.check(
         (counts.waiters, counts.permits) == (2, 3),
@@ -115,12 +146,21 @@ fn two_wait_in_turn(board: &dyn Board, group: &mut Group<'_>) {
 
     board.interrupt(release);
     let (lease, _) = block_on(board, first);
-    group.check(second.as_mut().poll(&mut context).is_pending(), format_args!("the first has all"));
+    group.check(
+        second.as_mut().poll(&mut context).is_pending(),
+        format_args!("the first has all"),
+    );
     hold(lease.ok());
     board.interrupt(release);
     let (lease, slept) = block_on(board, second);
-    group.check(lease.is_ok() && slept > 0, format_args!("the second's turn: {lease:?}"));
-    group.check(WORKERS.available() == 1, format_args!("{} are free", WORKERS.available()));
+    group.check(
+        lease.is_ok() && slept > 0,
+        format_args!("the second's turn: {lease:?}"),
+    );
+    group.check(
+        WORKERS.available() == 1,
+        format_args!("{} are free", WORKERS.available()),
+    );
 }
 
 fn time_ends_a_wait(board: &dyn Board, group: &mut Group<'_>) {
@@ -128,15 +168,24 @@ fn time_ends_a_wait(board: &dyn Board, group: &mut Group<'_>) {
     for turn in 1..=3 {
         let mut wait = pin!(PACE.acquire(1));
         let waker = waker();
-        let pending = wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        let pending = wait
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending();
         group.check(pending, format_args!("turn {turn}: nothing has come in"));
         let next = PACE.advance();
         let due = Timestamp::from_millis(100 * turn);
         group.check(next == Next::At(due), format_args!("turn {turn}: {next:?}"));
         board.interrupt(tick);
         let (lease, slept) = block_on(board, wait);
-        group.check(lease.is_ok() && slept > 0, format_args!("turn {turn}: {lease:?}"));
-        group.check((&MILLIS).now() == due, format_args!("turn {turn}: at {}", (&MILLIS).now()));
+        group.check(
+            lease.is_ok() && slept > 0,
+            format_args!("turn {turn}: {lease:?}"),
+        );
+        group.check(
+            (&MILLIS).now() == due,
+            format_args!("turn {turn}: at {}", (&MILLIS).now()),
+        );
     }
 }
 
@@ -148,11 +197,23 @@ fn refusals(group: &mut Group<'_>) {
         Poll::Ready(Ok(_)) | Poll::Pending => None,
     };
     let rejected = refused(3);
-    let expected = Some(Rejected::ExceedsCapacity { permits: 3, capacity: 2 });
-    group.check(rejected == expected, format_args!("more than there can be: {rejected:?}"));
+    let expected = Some(Rejected::ExceedsCapacity {
+        permits: 3,
+        capacity: 2,
+    });
+    group.check(
+        rejected == expected,
+        format_args!("more than there can be: {rejected:?}"),
+    );
     WORKERS.close();
     let rejected = refused(1);
-    group.check(rejected == Some(Rejected::Closed { permits: 1 }), format_args!("closed: {rejected:?}"));
+    group.check(
+        rejected == Some(Rejected::Closed { permits: 1 }),
+        format_args!("closed: {rejected:?}"),
+    );
     let counts = WORKERS.counts();
-    group.check(counts.waiters == 0 && WORKERS.available() == 2, format_args!("all are gone: {counts:?}"));
+    group.check(
+        counts.waiters == 0 && WORKERS.available() == 2,
+        format_args!("all are gone: {counts:?}"),
+    );
 }

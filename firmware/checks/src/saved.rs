@@ -39,13 +39,21 @@ macro_rules! goes_on {
             let (taken, expected) = (awake.take_at(now, n), stays.take_at(now, n));
             let fits = match (&taken, &expected) {
                 (Ok(_), Ok(_)) => true,
-                (Err(denied), Err(other)) => denied == other && awake.retry(*denied) == stays.retry(*other),
+                (Err(denied), Err(other)) => {
+                    denied == other && awake.retry(*denied) == stays.retry(*other)
+                }
                 _ => false,
             };
-            $group.check(fits, format_args!("{}, {step}: {taken:?}, not {expected:?}", $name));
+            $group.check(
+                fits,
+                format_args!("{}, {step}: {taken:?}, not {expected:?}", $name),
+            );
             let (state, expected) = (awake.state(), stays.state());
             let fits = state == expected && awake.available_at(now) == stays.available_at(now);
-            $group.check(fits, format_args!("{}, {step}: {state:#x}, not {expected:#x}", $name));
+            $group.check(
+                fits,
+                format_args!("{}, {step}: {state:#x}, not {expected:#x}", $name),
+            );
             granted += u32::from(taken.is_ok());
             denied += u32::from(taken.is_err());
             keep(state);
@@ -58,8 +66,16 @@ macro_rules! goes_on {
 }
 
 pub(crate) fn check(group: &mut Group<'_>) {
-    goes_on!(group, "bucket", TokenBucket::builder(Rate::per_second(3), 7));
-    goes_on!(group, "window", FixedWindow::builder(3, Duration::from_secs(1)));
+    goes_on!(
+        group,
+        "bucket",
+        TokenBucket::builder(Rate::per_second(3), 7)
+    );
+    goes_on!(
+        group,
+        "window",
+        FixedWindow::builder(3, Duration::from_secs(1))
+    );
     goes_on!(
         group,
         "started window",

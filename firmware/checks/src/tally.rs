@@ -35,7 +35,10 @@ impl Group<'_> {
 impl Tally {
     /// Runs checks, and says how many there were.
     pub fn group(&mut self, board: &dyn Board, name: &str, checks: impl FnOnce(&mut Group<'_>)) {
-        let mut group = Group { board, tally: Self::default() };
+        let mut group = Group {
+            board,
+            tally: Self::default(),
+        };
         checks(&mut group);
         let Self { passed, failed } = group.tally;
         board.print(format_args!("{name}: {passed} passed, {failed} failed\n"));
@@ -45,7 +48,10 @@ impl Tally {
 
     /// Says how many there were in all. Whether none failed, and there was one.
     pub fn close(&self, board: &dyn Board) -> bool {
-        board.print(format_args!("{} passed, {} failed\n", self.passed, self.failed));
+        board.print(format_args!(
+            "{} passed, {} failed\n",
+            self.passed, self.failed
+        ));
         self.failed == 0 && self.passed > 0
     }
 }

@@ -1,10 +1,12 @@
-//! What limiters can do beside granting and denying by their tables: change, reserve, force, give back, report and be one of several.
+//! What limiters can do beside granting and denying by their tables: change, reserve, force, give
+//! back, report and be one of several.
 
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation, FixedWindow,
-    Limiter, Penalty, Rate, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation,
+    FixedWindow, Limiter, Penalty, Rate, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    Unlimited,
 };
 
 use crate::tally::Group;
@@ -22,14 +24,25 @@ macro_rules! built {
     };
 }
 
-static BUCKET: AdjustableBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(2), 4).debt(6).tick(TICK).build_adjustable_on());
+static BUCKET: AdjustableBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(2), 4)
+        .debt(6)
+        .tick(TICK)
+        .build_adjustable_on()
+);
 static WINDOW: AdjustableWindow<u32> =
     built!(AdjustableWindow::builder(10, Duration::from_mins(1)).build_on());
-static SLIDING: SlidingWindow<4, u32> =
-    built!(SlidingWindow::builder(2, Duration::from_secs(4), 4).max_limit(9).build_on());
-static INDEBTED: TokenBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(10), 3).debt(5).tick(TICK).build_on());
+static SLIDING: SlidingWindow<4, u32> = built!(
+    SlidingWindow::builder(2, Duration::from_secs(4), 4)
+        .max_limit(9)
+        .build_on()
+);
+static INDEBTED: TokenBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(10), 3)
+        .debt(5)
+        .tick(TICK)
+        .build_on()
+);
 static REFUNDED: TokenBucket<u32> = built!(TokenBucket::builder(Rate::per_second(1), 5).build_on());
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(5, SECOND).build_on());
 static COUNTED: Counted<Concurrency> = Counted::new(Concurrency::new(2));
@@ -37,8 +50,16 @@ static PENALISED: Penalty<Concurrency> = Penalty::new(Concurrency::new(1), Durat
 static ESCALATED: Escalation<Concurrency, &str, 2> = Escalation::new(
     Concurrency::new(10),
     [
-        Threshold { used: 5, hold: Duration::from_secs(5), decision: "warn" },
-        Threshold { used: 8, hold: Duration::from_secs(5), decision: "slow down" },
+        Threshold {
+            used: 5,
+            hold: Duration::from_secs(5),
+            decision: "warn",
+        },
+        Threshold {
+            used: 8,
+            hold: Duration::from_secs(5),
+            decision: "slow down",
+        },
     ],
 );
 static FEW: Concurrency = Concurrency::new(2);
@@ -54,8 +75,10 @@ const fn ms(millis: u64) -> Timestamp {
 macro_rules! is {
     ($group:expr, $value:expr, $expected:expr) => {{
         let (value, expected) = ($value, $expected);
-        $group
-            .check(value == expected, format_args!("{} is {value:?}, not {expected:?}", stringify!($value)));
+        $group.check(
+            value == expected,
+            format_args!("{} is {value:?}, not {expected:?}", stringify!($value)),
+        );
     }};
 }
 
@@ -70,19 +93,41 @@ pub(crate) fn check(group: &mut Group<'_>) {
 fn changes(group: &mut Group<'_>) {
     is!(group, BUCKET.take_at(ms(0), 4).is_ok(), true);
     // Half a permit has come in, and stays.
-    is!(group, BUCKET.adjust_at(ms(250), Rate::per_second(1), 4, Carry::Keep), Ok(()));
+    is!(
+        group,
+        BUCKET.adjust_at(ms(250), Rate::per_second(1), 4, Carry::Keep),
+        Ok(())
+    );
     is!(group, BUCKET.available_at(ms(749)), 0);
     is!(group, BUCKET.available_at(ms(750)), 1);
-    is!(group, BUCKET.adjust_at(ms(750), Rate::per_second(4), 8, Carry::Proportional), Ok(()));
+    is!(
+        group,
+        BUCKET.adjust_at(ms(750), Rate::per_second(4), 8, Carry::Proportional),
+        Ok(())
+    );
     is!(group, BUCKET.available_at(ms(750)), 2);
-    is!(group, BUCKET.adjust_at(ms(750), Rate::per_second(4), 4, Carry::Reset), Ok(()));
+    is!(
+        group,
+        BUCKET.adjust_at(ms(750), Rate::per_second(4), 4, Carry::Reset),
+        Ok(())
+    );
     is!(group, BUCKET.available_at(ms(750)), 4);
 
     is!(group, WINDOW.take_at(ms(0), 8).is_ok(), true);
-    is!(group, WINDOW.adjust_at(ms(3_000), 5, Duration::from_secs(10), Carry::Keep), Ok(()));
+    is!(
+        group,
+        WINDOW.adjust_at(ms(3_000), 5, Duration::from_secs(10), Carry::Keep),
+        Ok(())
+    );
     is!(group, WINDOW.available_at(ms(9_999)), 2);
     is!(group, WINDOW.available_at(ms(10_000)), 5);
-    is!(group, WINDOW.adjust_at(ms(10_000), 11, Duration::from_secs(10), Carry::Keep).is_err(), true);
+    is!(
+        group,
+        WINDOW
+            .adjust_at(ms(10_000), 11, Duration::from_secs(10), Carry::Keep)
+            .is_err(),
+        true
+    );
 
     is!(group, SLIDING.set_limit(5), Ok(2));
     is!(group, SLIDING.take_at(ms(0), 4).is_ok(), true);
@@ -142,7 +187,11 @@ fn reports(group: &mut Group<'_>) {
     let held = COUNTED.try_acquire_at(ms(0), 2);
     is!(group, COUNTED.try_acquire_at(ms(0), 1).is_err(), true);
     let counts = COUNTED.counts();
-    is!(group, (counts.granted, counts.denied, counts.held), (1, 1, 2));
+    is!(
+        group,
+        (counts.granted, counts.denied, counts.held),
+        (1, 1, 2)
+    );
     drop(held);
     is!(group, COUNTED.counts().held, 0);
 
@@ -151,7 +200,14 @@ fn reports(group: &mut Group<'_>) {
     is!(group, PENALISED.try_acquire_at(ms(0), 1).is_err(), true);
     drop(held);
     let denied = PENALISED.try_acquire_at(ms(4_999), 1).err();
-    is!(group, denied, Some(Denied::Penalized { now: ms(4_999), permits: 1 }));
+    is!(
+        group,
+        denied,
+        Some(Denied::Penalized {
+            now: ms(4_999),
+            permits: 1
+        })
+    );
     PENALISED.pardon();
     is!(group, PENALISED.try_acquire_at(ms(4_999), 1).is_ok(), true);
 
@@ -168,7 +224,13 @@ fn compositions(group: &mut Group<'_>) {
     let both = BOTH.try_acquire_at(ms(0), 2);
     is!(group, both.is_ok(), true);
     is!(group, (MANY.available(), FEW.available()), (7, 0));
-    is!(group, BOTH.try_acquire_at(ms(0), 1).map_err(|denied| denied.index).err(), Some(1));
+    is!(
+        group,
+        BOTH.try_acquire_at(ms(0), 1)
+            .map_err(|denied| denied.index)
+            .err(),
+        Some(1)
+    );
     is!(group, (MANY.available(), FEW.available()), (7, 0));
     drop(both);
     is!(group, (MANY.available(), FEW.available()), (9, 2));
@@ -179,5 +241,9 @@ fn compositions(group: &mut Group<'_>) {
     drop(twice);
     is!(group, (MANY.available(), FEW.available()), (9, 2));
 
-    is!(group, Unlimited.try_acquire_at(ms(0), u32::MAX).is_ok(), true);
+    is!(
+        group,
+        Unlimited.try_acquire_at(ms(0), u32::MAX).is_ok(),
+        true
+    );
 }

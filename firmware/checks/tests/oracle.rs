@@ -1,4 +1,5 @@
-//! The tables, computed by models that know neither words nor ticks that wrap: exact, in 128 bits, one request after the other. And the checks of all boards, on the host.
+//! The tables, computed by models that know neither words nor ticks that wrap: exact, in 128 bits,
+//! one request after the other. And the checks of all boards, on the host.
 //!
 //! With `BLESS=1` the tables are written anew.
 
@@ -25,7 +26,8 @@ trait Model {
     fn grain(&self) -> u64;
 }
 
-/// A continuous bucket: the level in parts, of which a permit has as many as the period has nanoseconds. Time is counted in whole ticks.
+/// A continuous bucket: the level in parts, of which a permit has as many as the period has
+/// nanoseconds. Time is counted in whole ticks.
 struct Bucket {
     permits: u64,
     period: u64,
@@ -37,7 +39,14 @@ struct Bucket {
 
 impl Bucket {
     fn new(permits: u64, period: u64, burst: u64, initial: u64, tick: u64) -> Self {
-        Self { permits, period, burst, tick, level: u128::from(initial) * u128::from(period), newest: 0 }
+        Self {
+            permits,
+            period,
+            burst,
+            tick,
+            level: u128::from(initial) * u128::from(period),
+            newest: 0,
+        }
     }
 
     fn level(&self, at: u64) -> u128 {
@@ -76,7 +85,11 @@ struct Grid {
 
 impl Model for Grid {
     fn has(&self, at: u64) -> u64 {
-        if at / self.length > self.index { self.limit } else { self.limit - self.used }
+        if at / self.length > self.index {
+            self.limit
+        } else {
+            self.limit - self.used
+        }
     }
 
     fn take(&mut self, at: u64, n: u64) {
@@ -164,7 +177,10 @@ impl Sliding {
 impl Model for Sliding {
     fn has(&self, at: u64) -> u64 {
         let now = self.segment(at);
-        let counted = self.grants.iter().filter(|(segment, _)| segment + self.counted > now);
+        let counted = self
+            .grants
+            .iter()
+            .filter(|(segment, _)| segment + self.counted > now);
         self.limit - counted.map(|(_, n)| n).sum::<u64>()
     }
 
@@ -238,12 +254,17 @@ fn retry(model: &dyn Model, at: u64, n: u64) -> u64 {
     assert!(model.has(early) < n && model.has(enough) >= n);
     while enough - early > 1 {
         let middle = u64::midpoint(early, enough);
-        if model.has(middle) >= n { enough = middle } else { early = middle }
+        if model.has(middle) >= n {
+            enough = middle
+        } else {
+            early = middle
+        }
     }
     enough
 }
 
-/// The answers to some hundred requests, among them some just before and at the times that denials name.
+/// The answers to some hundred requests, among them some just before and at the times that denials
+/// name.
 fn table(model: &mut dyn Model, seed: u64, from: u64) -> Vec<Row> {
     let (mut draws, mut rows, mut now, mut newest) = (Draws(seed), Vec::new(), from, from);
     let (grain, capacity) = (model.grain(), model.capacity());
@@ -264,7 +285,8 @@ fn table(model: &mut dyn Model, seed: u64, from: u64) -> Vec<Row> {
             (_, 13) => n = 0,
             (_, 14) => n = model.has(now.max(newest)).max(1),
             _ if newest > from + grain && model.has(newest) < capacity => {
-                // After the newest grant, at an earlier time: never told more than that. (What follows from a denial at such a time is another matter.)
+                // After the newest grant, at an earlier time: never told more than that. (What
+                // follows from a denial at such a time is another matter.)
                 if !notes_denials {
                     let has = model.has(newest) as u32;
                     rows.push(Row::Late(newest - 1 - draws.below(grain), has + 1, has));
@@ -297,11 +319,28 @@ fn table(model: &mut dyn Model, seed: u64, from: u64) -> Vec<Row> {
 
 fn tables() -> Vec<(&'static str, Vec<Row>)> {
     let bucket = |tick| Bucket::new(10, SECOND, 5, 5, tick);
-    let grid = |limit| Grid { limit, length: SECOND, index: 0, used: 0 };
-    let started =
-        |tick, wait| Started { limit: 5, length: SECOND, tick, wait, end: 0, used: 0, waits: false };
-    let sliding =
-        |segments, counted| Sliding { limit: 10, length: SECOND, segments, counted, grants: vec![] };
+    let grid = |limit| Grid {
+        limit,
+        length: SECOND,
+        index: 0,
+        used: 0,
+    };
+    let started = |tick, wait| Started {
+        limit: 5,
+        length: SECOND,
+        tick,
+        wait,
+        end: 0,
+        used: 0,
+        waits: false,
+    };
+    let sliding = |segments, counted| Sliding {
+        limit: 10,
+        length: SECOND,
+        segments,
+        counted,
+        grants: vec![],
+    };
     let micro = 1_000;
     let models: Vec<Box<dyn Model>> = vec![
         Box::new(bucket(micro)),
@@ -353,7 +392,10 @@ fn the_tables_are_what_the_models_say() {
     if std::env::var_os("BLESS").is_some() {
         fs::write(path, expected).unwrap();
     } else {
-        assert!(committed == expected, "the tables are not those of the models: BLESS=1 writes them anew");
+        assert!(
+            committed == expected,
+            "the tables are not those of the models: BLESS=1 writes them anew"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Waits in tasks of `embassy-executor`: for permits that come in by time, by `embassy-time` on the board's timer; for permits that other tasks have; and for what an interrupt gives back.
+//! Waits in tasks of `embassy-executor`: for permits that come in by time, by `embassy-time` on the
+//! board's timer; for permits that other tasks have; and for what an interrupt gives back.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
@@ -29,7 +30,9 @@ impl Driver for Ticks {
     }
 
     fn schedule_wake(&self, at: u64, waker: &Waker) {
-        critical_section::with(|section| self.alarms.borrow_ref_mut(section).schedule_wake(at, waker));
+        critical_section::with(|section| {
+            self.alarms.borrow_ref_mut(section).schedule_wake(at, waker)
+        });
     }
 }
 
@@ -41,11 +44,16 @@ embassy_time_driver::time_driver_impl!(static TICKS: Ticks = Ticks {
 type Limited<L> = Queue<L, EmbassyTimer, InterruptLock>;
 
 /// 1,000 a second, one at a time.
-static PACE: Limited<TokenBucket> = Queue::new(TokenBucket::new(Rate::per_second(1_000), 1), EmbassyTimer, 9);
+static PACE: Limited<TokenBucket> = Queue::new(
+    TokenBucket::new(Rate::per_second(1_000), 1),
+    EmbassyTimer,
+    9,
+);
 static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(1), EmbassyTimer, 9);
 
 /// A lease that an interrupt gives back.
-static HELD: Mutex<Cell<Option<Lease<&'static Limited<Concurrency>>>>> = Mutex::new(Cell::new(None));
+static HELD: Mutex<Cell<Option<Lease<&'static Limited<Concurrency>>>>> =
+    Mutex::new(Cell::new(None));
 static GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
 
 /// In the timer's interrupt, for tasks.
@@ -133,20 +141,38 @@ async fn conclude(mut tally: Tally) {
     Timer::after_ticks(1).await;
     tally.group(&CortexM, "tasks of embassy-executor", |group| {
         let finished = FINISHED.load(Relaxed);
-        group.check(finished == PACED + WORKING + 2, format_args!("{finished} tasks have finished"));
+        group.check(
+            finished == PACED + WORKING + 2,
+            format_args!("{finished} tasks have finished"),
+        );
         let (turns, until) = (PACED_TURNS.load(Relaxed), PACED_UNTIL.load(Relaxed));
         // The first is there, and each of the others comes a millisecond after the one before it.
-        group.check(turns == PACED * TURNS, format_args!("{turns} turns of those who keep pace"));
+        group.check(
+            turns == PACED * TURNS,
+            format_args!("{turns} turns of those who keep pace"),
+        );
         let fits = (140..160).contains(&until);
-        group.check(fits, format_args!("14 ms were over after {until} ticks of 100 us"));
+        group.check(
+            fits,
+            format_args!("14 ms were over after {until} ticks of 100 us"),
+        );
         let (turns, held) = (WORK_TURNS.load(Relaxed), HELD_TURNS.load(Relaxed));
-        group.check(turns == WORKING * TURNS && held == TURNS, format_args!("{turns} and {held} turns"));
+        group.check(
+            turns == WORKING * TURNS && held == TURNS,
+            format_args!("{turns} and {held} turns"),
+        );
         let many = TOO_MANY_AT_WORK.load(Relaxed);
         group.check(many == 0, format_args!("{many} times two at work at once"));
         let given_back = GIVEN_BACK.load(Relaxed);
-        group.check(given_back == TURNS, format_args!("{given_back} given back in an interrupt"));
+        group.check(
+            given_back == TURNS,
+            format_args!("{given_back} given back in an interrupt"),
+        );
         let free = WORKERS.available();
-        group.check(free == 1 && WORKERS.counts().waiters == 0, format_args!("{free} free"));
+        group.check(
+            free == 1 && WORKERS.counts().waiters == 0,
+            format_args!("{free} free"),
+        );
     });
     debug::exit(status(tally.close(&CortexM)));
 }

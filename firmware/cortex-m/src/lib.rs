@@ -95,7 +95,8 @@ fn start_ticking(ticks: u32, handler: fn()) {
 static REPEATED: Mutex<Cell<Option<fn()>>> = Mutex::new(Cell::new(None));
 
 fn start_timer(ticks: u32) {
-    // SAFETY: nothing but this module uses the timer, and its handler only once it has been started here.
+    // SAFETY: nothing but this module uses the timer, and its handler only once it has been started
+    // here.
     let mut timer = unsafe { Peripherals::steal() }.SYST;
     timer.disable_counter();
     timer.set_clock_source(SystClkSource::Core);
@@ -159,7 +160,8 @@ fn status(succeeds: bool) -> ExitStatus {
     if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
 }
 
-/// Makes all checks but those of tables by key, on a processor of so many hertz, and ends with a status.
+/// Makes all checks but those of tables by key, on a processor of so many hertz, and ends with a
+/// status.
 pub fn run(hertz: u32) -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
@@ -184,6 +186,9 @@ pub fn run_tables() -> ! {
 
 fn check_stack(tally: &mut Tally) {
     tally.group(&CortexM, "the stack is large enough", |group| {
-        group.check(StackEnd::is_untouched(), format_args!("it has reached the statics"));
+        group.check(
+            StackEnd::is_untouched(),
+            format_args!("it has reached the statics"),
+        );
     });
 }

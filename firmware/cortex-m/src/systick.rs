@@ -32,7 +32,8 @@ impl Clock for SysTickClock {
             let ended = SCB::is_pendst_pending() && passed < TURN / 2;
             compiler_fence(SeqCst);
             if TURNS.load(Relaxed) == turns {
-                let cycles = (u64::from(turns) + u64::from(ended)) * u64::from(TURN) + u64::from(passed);
+                let cycles =
+                    (u64::from(turns) + u64::from(ended)) * u64::from(TURN) + u64::from(passed);
                 return Timestamp::from_nanos(cycles * NANOS / PER);
             }
         }
@@ -55,7 +56,10 @@ pub(crate) fn check(tally: &mut Tally) {
                     let first = SysTickClock.now();
                     cortex_m::asm::delay(readings % 500);
                     let second = SysTickClock.now();
-                    group.check(first <= second, format_args!("{first} before {second}, without interrupts"));
+                    group.check(
+                        first <= second,
+                        format_args!("{first} before {second}, without interrupts"),
+                    );
                     pending += u32::from(SCB::is_pendst_pending());
                     second
                 })
@@ -69,7 +73,10 @@ pub(crate) fn check(tally: &mut Tally) {
             readings += 1;
         }
         let turns = before.as_nanos() * PER / NANOS / u64::from(TURN);
-        group.check((199..=201).contains(&turns), format_args!("{turns} turns of 200"));
+        group.check(
+            (199..=201).contains(&turns),
+            format_args!("{turns} turns of 200"),
+        );
         group.check(
             pending > 5,
             format_args!("{pending} of {readings} readings while a turn's end is pending"),

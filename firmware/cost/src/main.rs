@@ -1,4 +1,5 @@
-//! A program with one limiter in it, or nothing: what it is larger by is what the limiter takes in flash. It says how many instructions a thousand calls take.
+//! A program with one limiter in it, or nothing: what it is larger by is what the limiter takes in
+//! flash. It says how many instructions a thousand calls take.
 //!
 //! `cargo xtask firmware-cost` builds and runs it for each limiter in turn.
 #![no_std]
@@ -26,7 +27,8 @@ const RELOAD: u32 = 0xff_ffff;
 /// Calls in a measurement. As many permits are taken.
 const CALLS: u32 = 1_000;
 
-/// Instructions of so many calls, each for `n` permits and a microsecond after the one before it, and of what calls them; and how many were granted.
+/// Instructions of so many calls, each for `n` permits and a microsecond after the one before it,
+/// and of what calls them; and how many were granted.
 #[inline(never)]
 fn measured(n: u32) -> (u32, u32) {
     let mut granted = 0;
@@ -58,7 +60,10 @@ fn print(mut number: u32) {
             break;
         }
     }
-    if hio::hstdout().and_then(|mut terminal| terminal.write_all(&digits)).is_err() {
+    if hio::hstdout()
+        .and_then(|mut terminal| terminal.write_all(&digits))
+        .is_err()
+    {
         fail();
     }
 }
@@ -74,7 +79,10 @@ fn main() -> ! {
     subject::prepare();
     print(size_of_val(&LIMIT) as u32);
     // As many as there are, of which some have been taken: denied, but by nothing.
-    for (n, expected) in [(1, CALLS), (CAPACITY, if cfg!(feature = "nothing") { CALLS } else { 0 })] {
+    for (n, expected) in [
+        (1, CALLS),
+        (CAPACITY, if cfg!(feature = "nothing") { CALLS } else { 0 }),
+    ] {
         let (instructions, granted) = measured(n);
         if granted != expected {
             fail();

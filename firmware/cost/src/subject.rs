@@ -1,5 +1,11 @@
-//! What is measured, chosen by a feature: a limiter on 32-bit words in a static, and a call that takes permits and says whether it was granted them.
-#![allow(clippy::wildcard_imports, dead_code, unused_imports, reason = "each needs some of it")]
+//! What is measured, chosen by a feature: a limiter on 32-bit words in a static, and a call that
+//! takes permits and says whether it was granted them.
+#![allow(
+    clippy::wildcard_imports,
+    dead_code,
+    unused_imports,
+    reason = "each needs some of it"
+)]
 
 use core::time::Duration;
 
@@ -11,7 +17,8 @@ pub(crate) const CAPACITY: u32 = 2_000;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A limiter, and the call, which the compiler does not inline; before the first one, some permits may have to be taken for good.
+/// A limiter, and the call, which the compiler does not inline; before the first one, some permits
+/// may have to be taken for good.
 macro_rules! subject {
     ($feature:literal: $type:ty = $limiter:expr, |$limit:ident, $n:ident, $now:ident| $granted:expr $(, $prepare:expr)?) => {
         #[cfg(feature = $feature)]

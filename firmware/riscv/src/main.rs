@@ -1,4 +1,5 @@
-//! The checks on RISC-V: QEMU's virt, whose terminal is a UART, whose timer is the CLINT's, and which ends by its test device.
+//! The checks on RISC-V: QEMU's virt, whose terminal is a UART, whose timer is the CLINT's, and
+//! which ends by its test device.
 #![no_std]
 #![no_main]
 
@@ -104,7 +105,8 @@ fn wait(instructions: u32) {
 }
 
 fn start_timer(ticks: u32) {
-    // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still zero. Not due between two writes.
+    // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still
+    // zero. Not due between two writes.
     unsafe {
         TIME_TO_INTERRUPT.write_volatile(u32::MAX);
         TIME_TO_INTERRUPT.add(1).write_volatile(0);
@@ -146,7 +148,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 
 #[unsafe(export_name = "ExceptionHandler")]
 fn on_exception(frame: &riscv_rt::TrapFrame) -> ! {
-    panic!("{frame:?}, {:?} at {:#x}", riscv::register::mcause::read(), riscv::register::mepc::read())
+    panic!(
+        "{frame:?}, {:?} at {:#x}",
+        riscv::register::mcause::read(),
+        riscv::register::mepc::read()
+    )
 }
 
 #[riscv_rt::entry]

@@ -28,49 +28,68 @@ const CONCURRENCY: &str = "core/src/concurrency.rs";
 const LEASE_POOL: &str = "core/src/lease_pool.rs";
 const LIVE: &str = "core/src/live.rs";
 
-/// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each algorithm some check left out or transition broken.
+/// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each
+/// algorithm some check left out or transition broken.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: TOKEN_BUCKET,
         within: "fn take(&self",
         text: "Err(newer) => used = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
-        test: ("token_bucket", "wide::racing_takes_share_the_burst_and_never_pass_it"),
+        test: (
+            "token_bucket",
+            "wide::racing_takes_share_the_burst_and_never_pass_it",
+        ),
     },
     Mutant {
         file: LATTICE,
         within: "macro_rules! left",
         text: "distance >= $behind",
         by: "false && $behind > 0",
-        test: ("token_bucket", "wide::an_older_now_is_told_no_more_than_the_newest"),
+        test: (
+            "token_bucket",
+            "wide::an_older_now_is_told_no_more_than_the_newest",
+        ),
     },
     Mutant {
         file: LATTICE,
         within: "macro_rules! left",
         text: "distance >= $behind",
         by: "distance >= mask / 2 && $behind > 0",
-        test: ("token_bucket", "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon"),
+        test: (
+            "token_bucket",
+            "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon",
+        ),
     },
     Mutant {
         file: LATTICE,
         within: "macro_rules! left",
         text: "position.wrapping_sub(full)\n",
         by: "used\n",
-        test: ("token_bucket", "wide::a_bucket_refills_from_the_newest_now_of_two_racers"),
+        test: (
+            "token_bucket",
+            "wide::a_bucket_refills_from_the_newest_now_of_two_racers",
+        ),
     },
     Mutant {
         file: FIXED_WINDOW,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
-        test: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+        test: (
+            "fixed_window",
+            "wide::racing_takes_share_the_limit_and_never_pass_it",
+        ),
     },
     Mutant {
         file: FIXED_WINDOW,
         within: "fn take(&self",
         text: "other < self.limit() - wanted",
         by: "other < self.limit()",
-        test: ("fixed_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+        test: (
+            "fixed_window",
+            "wide::racing_takes_share_the_limit_and_never_pass_it",
+        ),
     },
     Mutant {
         file: FIXED_WINDOW,
@@ -84,91 +103,130 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn elsewhere(",
         text: "(_, None) => Some(begun)",
         by: "(_, None) => Some(begun + layout.split(state).0)",
-        test: ("fixed_window", "wide::racers_into_a_new_window_share_its_limit"),
+        test: (
+            "fixed_window",
+            "wide::racers_into_a_new_window_share_its_limit",
+        ),
     },
     Mutant {
         file: "core/src/stamped.rs",
         within: "fn ahead(&self",
         text: "distance < self.behind.into()",
         by: "true",
-        test: ("fixed_window", "wide::a_late_now_counts_in_the_newest_window"),
+        test: (
+            "fixed_window",
+            "wide::a_late_now_counts_in_the_newest_window",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "let mut state = self.state.load(Acquire)",
         by: "let mut state = self.state.load(Relaxed)",
-        test: ("sliding_window", "wide::one_denied_by_a_take_sees_the_roll_before_it"),
+        test: (
+            "sliding_window",
+            "wide::one_denied_by_a_take_sees_the_roll_before_it",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "let mut state = self.state.load(Acquire)",
         by: "let mut state = self.state.load(Relaxed)",
-        test: ("sliding_window", "wide::a_denial_beside_a_roll_leaves_the_limiter_as_it_was"),
+        test: (
+            "sliding_window",
+            "wide::a_denial_beside_a_roll_leaves_the_limiter_as_it_was",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "self.roll(epoch);\n                    state = self.state.load(Acquire)",
         by: "self.roll(epoch);\n                    state = self.state.load(Relaxed)",
-        test: ("sliding_window", "wide::one_denied_after_a_roll_of_its_own_sees_the_roll_before_it"),
+        test: (
+            "sliding_window",
+            "wide::one_denied_after_a_roll_of_its_own_sees_the_roll_before_it",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "self.roll(decides);\n                state = self.state.load(Acquire)",
         by: "self.roll(decides);\n                state = self.state.load(Relaxed)",
-        test: ("sliding_window", "one_denied_after_a_whole_horizon_sees_the_roll_before_it"),
+        test: (
+            "sliding_window",
+            "one_denied_after_a_whole_horizon_sees_the_roll_before_it",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "Relaxed, Acquire)",
         by: "Relaxed, Relaxed)",
-        test: ("sliding_window", "wide::one_denied_after_a_lost_exchange_sees_the_roll_before_it"),
+        test: (
+            "sliding_window",
+            "wide::one_denied_after_a_lost_exchange_sees_the_roll_before_it",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "fetch_add(wanted, Release)",
         by: "fetch_add(wanted, Relaxed)",
-        test: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
+        test: (
+            "sliding_window",
+            "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn roll(&self",
         text: "target, Acquire, Relaxed)",
         by: "target, Relaxed, Relaxed)",
-        test: ("sliding_window", "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from"),
+        test: (
+            "sliding_window",
+            "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn pay(&self",
         text: "rolled, Release, Relaxed)",
         by: "rolled, Relaxed, Relaxed)",
-        test: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
+        test: (
+            "sliding_window",
+            "wide::what_is_available_is_never_counted_as_given_back_twice",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn within(&self",
         text: "self.state.load(Acquire)",
         by: "self.state.load(Relaxed)",
-        test: ("sliding_window", "wide::what_is_available_is_never_counted_as_given_back_twice"),
+        test: (
+            "sliding_window",
+            "wide::what_is_available_is_never_counted_as_given_back_twice",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn retry(&self",
         text: "self.state.load(Acquire)",
         by: "self.state.load(Relaxed)",
-        test: ("sliding_window", "wide::a_retry_is_never_earlier_than_any_state_allows"),
+        test: (
+            "sliding_window",
+            "wide::a_retry_is_never_earlier_than_any_state_allows",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
-        test: ("sliding_window", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+        test: (
+            "sliding_window",
+            "wide::racing_takes_share_the_limit_and_never_pass_it",
+        ),
     },
     // The caller's epoch picks the slot, not the one that decided.
     Mutant {
@@ -176,14 +234,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn take(&self",
         text: "epoch.wrapping_add_signed(-passed)",
         by: "epoch",
-        test: ("sliding_window", "wide::a_late_now_counts_in_the_newest_segment"),
+        test: (
+            "sliding_window",
+            "wide::a_late_now_counts_in_the_newest_segment",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
         text: "&& self.outdated(",
         by: "&& false && self.outdated(",
-        test: ("sliding_window", "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own"),
+        test: (
+            "sliding_window",
+            "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own",
+        ),
     },
     // A roll re-tags the newest slot alone.
     Mutant {
@@ -191,7 +255,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn roll(&self",
         text: "self.targets(epoch)",
         by: "self.targets(epoch).filter(|&(_, target)| target == self.layout.stamp(epoch))",
-        test: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
+        test: (
+            "sliding_window",
+            "wide::what_has_left_the_window_comes_back_after_any_race",
+        ),
     },
     // Both of two rolls give back what one of them has re-tagged.
     Mutant {
@@ -199,21 +266,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn roll(&self",
         text: "Err(newer) => seen = newer",
         by: "Err(_) => { owed += count; break; }",
-        test: ("sliding_window", "wide::racers_that_roll_to_one_epoch_give_back_once"),
+        test: (
+            "sliding_window",
+            "wide::racers_that_roll_to_one_epoch_give_back_once",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn pay(&self",
         text: "{ stamp } else { at }",
         by: "{ stamp } else { stamp }",
-        test: ("sliding_window", "wide::a_roll_to_an_older_epoch_does_not_move_the_state_back"),
+        test: (
+            "sliding_window",
+            "wide::a_roll_to_an_older_epoch_does_not_move_the_state_back",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn pay(&self",
         text: "total.saturating_sub(owed)",
         by: "total",
-        test: ("sliding_window", "wide::what_has_left_the_window_comes_back_after_any_race"),
+        test: (
+            "sliding_window",
+            "wide::what_has_left_the_window_comes_back_after_any_race",
+        ),
     },
     // What is given back comes off the total before it leaves its slot.
     Mutant {
@@ -221,35 +297,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn pay(&self",
         text: "rolled, Release, Relaxed)",
         by: "rolled, Relaxed, Relaxed)",
-        test: ("refunds", "wide::what_is_given_back_is_never_counted_as_expired_as_well"),
+        test: (
+            "refunds",
+            "wide::what_is_given_back_is_never_counted_as_expired_as_well",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn take(&self",
         text: "Acquire, Relaxed)",
         by: "Relaxed, Relaxed)",
-        test: ("concurrency", "wide::a_permit_of_a_limit_of_one_guards_data"),
+        test: (
+            "concurrency",
+            "wide::a_permit_of_a_limit_of_one_guards_data",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn give_back(&self",
         text: "AVAILABLE_AT, Release)",
         by: "AVAILABLE_AT, Relaxed)",
-        test: ("concurrency", "wide::a_taker_of_all_permits_sees_what_every_former_holder_wrote"),
+        test: (
+            "concurrency",
+            "wide::a_taker_of_all_permits_sees_what_every_former_holder_wrote",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn take(&self",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
-        test: ("concurrency", "wide::racing_takes_share_the_limit_and_never_pass_it"),
+        test: (
+            "concurrency",
+            "wide::racing_takes_share_the_limit_and_never_pass_it",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "pub fn set_limit(&self",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(old)",
-        test: ("concurrency", "wide::two_resizes_follow_each_other_and_leave_what_is_out_alone"),
+        test: (
+            "concurrency",
+            "wide::two_resizes_follow_each_other_and_leave_what_is_out_alone",
+        ),
     },
     // A lower limit forgets what is out.
     Mutant {
@@ -257,9 +348,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub fn set_limit(&self",
         text: "available - old.cast_signed() + limit.cast_signed()",
         by: "available.min(limit.cast_signed())",
-        test: ("concurrency", "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two"),
+        test: (
+            "concurrency",
+            "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two",
+        ),
     },
-    // The mark that somebody waits: not set, not taken off, lost to whatever else happens to the word, or not looked at.
+    // The mark that somebody waits: not set, not taken off, lost to whatever else happens to the
+    // word, or not looked at.
     Mutant {
         file: CONCURRENCY,
         within: "fn watch(&self",
@@ -275,35 +370,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn watch(&self",
         text: "self.state.clear(WAITED, Relaxed);",
         by: "",
-        test: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+        test: (
+            "concurrency",
+            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn watch(&self",
         text: "self.state.set(WAITED, Relaxed);",
         by: "self.state.store(self.state.load(Relaxed) | WAITED, Relaxed);",
-        test: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
+        test: (
+            "concurrency",
+            "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn watch(&self",
         text: "self.state.clear(WAITED, Relaxed);",
         by: "self.state.store(self.state.load(Relaxed) & !WAITED, Relaxed);",
-        test: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+        test: (
+            "concurrency",
+            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "pub fn set_limit(&self",
         text: " | state & WAITED",
         by: "",
-        test: ("concurrency", "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take"),
+        test: (
+            "concurrency",
+            "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "pub fn set_limit(&self",
         text: "| state & WAITED",
         by: "| WAITED",
-        test: ("concurrency", "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone"),
+        test: (
+            "concurrency",
+            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
@@ -312,62 +422,87 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "before & WAITED > WAITED",
         test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
-    // What is out is passed on though it is more than there should be; or others are free, and that is not said.
+    // What is out is passed on though it is more than there should be; or others are free, and that
+    // is not said.
     Mutant {
         file: CONCURRENCY,
         within: "fn pass_on(&self",
         text: "(available >= 0).then_some(available > 0)",
         by: "Some(available > 0)",
-        test: ("queue_handover", "what_is_released_after_a_lower_limit_is_handed_to_nobody"),
+        test: (
+            "queue_handover",
+            "what_is_released_after_a_lower_limit_is_handed_to_nobody",
+        ),
     },
     Mutant {
         file: CONCURRENCY,
         within: "fn pass_on(&self",
         text: "available > 0",
         by: "false",
-        test: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
+        test: (
+            "queue_handover",
+            "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "pub fn claim_at(",
         text: "stage, Release)",
         by: "stage, Relaxed)",
-        test: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
+        test: (
+            "lease_pool",
+            "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "pub fn release(&self",
         text: "state.load(Acquire)",
         by: "state.load(Relaxed)",
-        test: ("lease_pool", "a_release_gives_back_what_was_claimed_however_the_id_came_over"),
+        test: (
+            "lease_pool",
+            "a_release_gives_back_what_was_claimed_however_the_id_came_over",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "pub fn sweep(&self",
         text: "state.load(Acquire)",
         by: "state.load(Relaxed)",
-        test: ("lease_pool", "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees"),
+        test: (
+            "lease_pool",
+            "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "fn reserve(&self) -> Option<u32>",
         text: "BUSY, Acquire, Relaxed)",
         by: "BUSY, Relaxed, Relaxed)",
-        test: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
+        test: (
+            "lease_pool",
+            "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "fn end(&self",
         text: "free, Release, Relaxed)",
         by: "free, Relaxed, Relaxed)",
-        test: ("lease_pool", "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did"),
+        test: (
+            "lease_pool",
+            "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "impl Drop for FreeOnDrop",
         text: "FREE, Release)",
         by: "FREE, Relaxed)",
-        test: ("lease_pool", "the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before"),
+        test: (
+            "lease_pool",
+            "the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before",
+        ),
     },
     // Two owners of one slot.
     Mutant {
@@ -398,14 +533,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn end(&self",
         text: ".wrapping_add(NEXT)",
         by: "",
-        test: ("lease_pool", "a_stale_id_never_ends_the_lease_that_has_its_slot_now"),
+        test: (
+            "lease_pool",
+            "a_stale_id_never_ends_the_lease_that_has_its_slot_now",
+        ),
     },
     Mutant {
         file: LEASE_POOL,
         within: "pub fn sweep(&self",
         text: "== DUE",
         by: ">= HELD",
-        test: ("lease_pool", "a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one"),
+        test: (
+            "lease_pool",
+            "a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one",
+        ),
     },
     // A sweep takes whatever lease is in the slot by now.
     Mutant {
@@ -413,7 +554,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub fn sweep(&self",
         text: "self.end(slot, index, state, permits)",
         by: "self.end(slot, index, slot.state.load(Acquire), permits)",
-        test: ("lease_pool", "a_new_lease_is_not_swept_by_the_deadline_of_an_old_one"),
+        test: (
+            "lease_pool",
+            "a_new_lease_is_not_swept_by_the_deadline_of_an_old_one",
+        ),
     },
     // A denied claim keeps its slot.
     Mutant {
@@ -421,7 +565,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "impl Drop for FreeOnDrop",
         text: "| FREE",
         by: "| BUSY",
-        test: ("lease_pool", "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free"),
+        test: (
+            "lease_pool",
+            "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free",
+        ),
     },
     Mutant {
         file: "core/src/counted.rs",
@@ -435,7 +582,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub fn advance(&self",
         text: "self.0.fetch_add(by, Relaxed)",
         by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
-        test: ("manual_clock", "steps_of_several_threads_add_up_and_the_time_never_goes_back"),
+        test: (
+            "manual_clock",
+            "steps_of_several_threads_add_up_and_the_time_never_goes_back",
+        ),
     },
     // Live settings.
     Mutant {
@@ -443,56 +593,80 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn load(&self",
         text: "self.word.load(Acquire)",
         by: "self.word.load(Relaxed)",
-        test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn exchange(&self",
         text: "next & W::MASK, Release, Acquire)",
         by: "next & W::MASK, Relaxed, Acquire)",
-        test: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_late_change_beside_a_newer_take_counts_at_its_time",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn exchange(&self",
         text: "next & W::MASK, Release, Acquire)",
         by: "next & W::MASK, Release, Relaxed)",
-        test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn confirm(&self",
         text: "fence(Acquire);",
         by: "",
-        test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
         text: "cell.store(setting, Release)",
         by: "cell.store(setting, Relaxed)",
-        test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
         text: "next, AcqRel, Relaxed)",
         by: "next, Acquire, Relaxed)",
-        test: ("adjustable_bucket", "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "fn claim(&self",
         text: "(0, 1, Acquire, Relaxed)",
         by: "(0, 1, Relaxed, Relaxed)",
-        test: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_change_reads_the_settings_that_the_one_before_it_has_written",
+        ),
     },
     Mutant {
         file: LIVE,
         within: "Drop for Claim<'_, N, W> {",
         text: "store(0, Release)",
         by: "store(0, Relaxed)",
-        test: ("adjustable_bucket", "wide::a_change_reads_the_settings_that_the_one_before_it_has_written"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_change_reads_the_settings_that_the_one_before_it_has_written",
+        ),
     },
     // What was computed by the settings of one era is written in another one.
     Mutant {
@@ -500,7 +674,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn next_set(&self",
         text: "upper.wrapping_add(Live::<N, W>::SET)",
         by: "(upper ^ Live::<N, W>::SET)",
-        test: ("adjustable_bucket", "wide::a_grant_is_paid_for_at_the_price_of_its_settings"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_grant_is_paid_for_at_the_price_of_its_settings",
+        ),
     },
     // The time of a grant is noted only when others can see the grant.
     Mutant {
@@ -508,14 +685,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn change<T>(",
         text: "let newest = self.no_older_than_newest(tick);",
         by: "let newest = tick;",
-        test: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_counts_at_its_time"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_late_change_beside_a_newer_take_counts_at_its_time",
+        ),
     },
     Mutant {
         file: "core/src/adjustable_window.rs",
         within: "pub fn adjust_at(",
         text: "if earliest == latest { latest } else { newest }",
         by: "{ let _ = latest; tick }",
-        test: ("adjustable_window", "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time"),
+        test: (
+            "adjustable_window",
+            "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time",
+        ),
     },
     // A late change takes the newest time for one that was granted, though it may have been denied.
     Mutant {
@@ -523,7 +706,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn change<T>(",
         text: "if is_certain { newest } else { tick }",
         by: "newest",
-        test: ("adjustable_bucket", "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing",
+        ),
     },
     // Two calls subtract at once.
     Mutant {
@@ -531,7 +717,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn claim(&self",
         text: "if held == 1 {",
         by: "if held == 1 { return Some(Claim(self)); }\n            if held == 1 {",
-        test: ("adjustable_bucket", "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound"),
+        test: (
+            "adjustable_bucket",
+            "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound",
+        ),
     },
     // A call that counts itself in is not seen by the change that comes round.
     Mutant {
@@ -539,7 +728,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn count_in(",
         text: "quarter.fetch_add(1, Relaxed);",
         by: "",
-        test: ("adjustable_bucket", "narrow::a_grant_beside_changes_that_come_round_decides_by_its_settings"),
+        test: (
+            "adjustable_bucket",
+            "narrow::a_grant_beside_changes_that_come_round_decides_by_its_settings",
+        ),
     },
     // Giving back.
     Mutant {
@@ -547,7 +739,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn undo(&self",
         text: "Err(_) => return 0",
         by: "Err(_) => return n",
-        test: ("refunds", "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all"),
+        test: (
+            "refunds",
+            "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
+        ),
     },
     Mutant {
         file: SLIDING_WINDOW,
@@ -562,35 +757,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn cut(&self",
         text: "Err(newer) => word = newer",
         by: "Err(_) => return Ok(Share { size: k, have: k, until: self.end_of(held), draws: 0 })",
-        test: ("slices", "wide::a_cut_beside_takes_shares_the_burst_with_them"),
+        test: (
+            "slices",
+            "wide::a_cut_beside_takes_shares_the_burst_with_them",
+        ),
     },
     Mutant {
         file: SLICED_BUCKET,
         within: "fn cut(&self",
         text: "after.balance(after.position(held), taken).from",
         by: "taken",
-        test: ("slices", "wide::a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room"),
+        test: (
+            "slices",
+            "wide::a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room",
+        ),
     },
     Mutant {
         file: SLICED_BUCKET,
         within: "fn draw(&self",
         text: "Err(newer) => word = newer",
         by: "Err(_) => return Ok(after)",
-        test: ("slices", "wide::two_slices_that_draw_at_once_share_the_rest"),
+        test: (
+            "slices",
+            "wide::two_slices_that_draw_at_once_share_the_rest",
+        ),
     },
     Mutant {
         file: SLICED_BUCKET,
         within: "fn draw(&self",
         text: "rest.balance(rest.position(held), taken).from",
         by: "taken",
-        test: ("slices", "wide::a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room"),
+        test: (
+            "slices",
+            "wide::a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room",
+        ),
     },
     Mutant {
         file: SLICED_BUCKET,
         within: "fn give_back(&self",
         text: "self.word.fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed)",
         by: "self.word.store(self.word.load(Relaxed).wrapping_sub((units << self.low).wrapping_add(share.size.into())), Relaxed)",
-        test: ("slices", "wide::a_drop_beside_a_cut_leaves_what_the_other_slice_has"),
+        test: (
+            "slices",
+            "wide::a_drop_beside_a_cut_leaves_what_the_other_slice_has",
+        ),
     },
     // A slice may rely on what is given back.
     Mutant {
@@ -598,7 +808,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn undo(&self",
         text: "self.sliced_in(left) > 0",
         by: "false",
-        test: ("slices", "wide::a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back"),
+        test: (
+            "slices",
+            "wide::a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back",
+        ),
     },
     // Slices take the last permit.
     Mutant {
@@ -606,7 +819,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "Source for Concurrency<W> {",
         text: "k.saturating_add(1)",
         by: "k",
-        test: ("slices", "wide::slices_of_a_limit_leave_one_permit_to_the_others"),
+        test: (
+            "slices",
+            "wide::slices_of_a_limit_leave_one_permit_to_the_others",
+        ),
     },
     // The keyed table.
     Mutant {
@@ -614,28 +830,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn confirm<",
         text: "fence(SeqCst);",
         by: "",
-        test: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+        test: (
+            "keyed",
+            "two_first_takes_that_prefer_different_lines_share_one_entry",
+        ),
     },
     Mutant {
         file: LINE,
         within: "fn confirm<",
         text: "fence(SeqCst);",
         by: "fence(AcqRel);",
-        test: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+        test: (
+            "keyed",
+            "two_first_takes_that_prefer_different_lines_share_one_entry",
+        ),
     },
     Mutant {
         file: LINE,
         within: "fn confirm<",
         text: "load(Acquire)",
         by: "load(Relaxed)",
-        test: ("keyed", "one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant"),
+        test: (
+            "keyed",
+            "one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn change(",
         text: "AcqRel, Relaxed)",
         by: "Release, Relaxed)",
-        test: ("keyed", "a_release_finds_the_entry_that_its_key_has_moved_to"),
+        test: (
+            "keyed",
+            "a_release_finds_the_entry_that_its_key_has_moved_to",
+        ),
     },
     Mutant {
         file: LINE,
@@ -649,21 +877,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn change(",
         text: "AcqRel, Relaxed)",
         by: "Acquire, Relaxed)",
-        test: ("keyed", "one_who_takes_what_was_given_back_sees_what_its_holder_wrote"),
+        test: (
+            "keyed",
+            "one_who_takes_what_was_given_back_sees_what_its_holder_wrote",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn hold(",
         text: "Release);",
         by: "Relaxed);",
-        test: ("keyed", "a_release_finds_the_entry_that_another_thread_has_moved_its_key_to"),
+        test: (
+            "keyed",
+            "a_release_finds_the_entry_that_another_thread_has_moved_its_key_to",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn hold(",
         text: "Release);",
         by: "Relaxed);",
-        test: ("keyed", "one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote"),
+        test: (
+            "keyed",
+            "one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote",
+        ),
     },
     // Two entries of one key.
     Mutant {
@@ -679,7 +916,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn confirm<",
         text: "self.entries(lines).any",
         by: "self.entries(lines).take(PLACES).any",
-        test: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+        test: (
+            "keyed",
+            "two_first_takes_that_prefer_different_lines_share_one_entry",
+        ),
     },
     Mutant {
         file: LINE,
@@ -694,7 +934,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn confirm<",
         text: "& TAG == self.tag",
         by: "& (HELD | TAG) == (HELD | self.tag)",
-        test: ("keyed", "two_first_takes_that_find_different_entries_free_share_one"),
+        test: (
+            "keyed",
+            "two_first_takes_that_find_different_entries_free_share_one",
+        ),
     },
     Mutant {
         file: LINE,
@@ -728,7 +971,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn change(",
         text: "Err(newer) =>",
         by: "Err(newer) if newer == 0 => Ok(()),\n            Err(newer) =>",
-        test: ("keyed", "a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit"),
+        test: (
+            "keyed",
+            "a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit",
+        ),
     },
     // A sweep takes away what is in use.
     Mutant {
@@ -744,7 +990,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn claim<",
         text: "match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {",
         by: "match { entry.word.store(self.tag, Release); Ok::<u64, u64>(word) } {",
-        test: ("keyed", "two_keys_that_claim_the_last_entry_do_not_share_it"),
+        test: (
+            "keyed",
+            "two_keys_that_claim_the_last_entry_do_not_share_it",
+        ),
     },
     // What is only claimed is taken from.
     Mutant {
@@ -752,14 +1001,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "const fn of(word",
         text: "if word & HELD == 0 { None } else { Some(Self(word)) }",
         by: "if word == 0 { None } else { Some(Self(word)) }",
-        test: ("keyed", "two_first_takes_that_prefer_different_lines_share_one_entry"),
+        test: (
+            "keyed",
+            "two_first_takes_that_prefer_different_lines_share_one_entry",
+        ),
     },
     Mutant {
         file: KEYED,
         within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
         text: "entry.change(held, state).is_ok()",
         by: "{ let _ = entry.change(held, state); true }",
-        test: ("keyed", "an_idle_entry_stays_with_its_key_or_goes_to_another_one"),
+        test: (
+            "keyed",
+            "an_idle_entry_stays_with_its_key_or_goes_to_another_one",
+        ),
     },
     Mutant {
         file: TABLE,
@@ -789,42 +1044,60 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn add(",
         text: "Release);",
         by: "Relaxed);",
-        test: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
+        test: (
+            "keyed_array",
+            "a_claim_sees_what_a_use_has_made_of_the_limiter",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn claim<",
         text: "entry.word.load(Acquire)",
         by: "entry.word.load(Relaxed)",
-        test: ("keyed_array", "a_claim_sees_what_a_use_has_made_of_the_limiter"),
+        test: (
+            "keyed_array",
+            "a_claim_sees_what_a_use_has_made_of_the_limiter",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn claim<",
         text: "Relaxed, Acquire)",
         by: "Relaxed, Relaxed)",
-        test: ("keyed_array", "a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter"),
+        test: (
+            "keyed_array",
+            "a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter",
+        ),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn held(",
         text: "load(Acquire)",
         by: "load(Relaxed)",
-        test: ("keyed_array", "a_sweep_sees_what_a_use_has_made_of_the_limiter"),
+        test: (
+            "keyed_array",
+            "a_sweep_sees_what_a_use_has_made_of_the_limiter",
+        ),
     },
     Mutant {
         file: KEYED_ARRAY,
         within: "const USED: u64",
         text: "(1 << (TIME_AT + TIME_BITS)) - 1",
         by: "(1 << 43) - 1",
-        test: ("keyed_array", "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same"),
+        test: (
+            "keyed_array",
+            "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same",
+        ),
     },
     Mutant {
         file: KEYED_ARRAY,
         within: "fn is_free(",
         text: "held.state() & USERS == 0",
         by: "true",
-        test: ("keyed_array", "a_release_beside_a_claim_gives_back_to_its_own_key"),
+        test: (
+            "keyed_array",
+            "a_release_beside_a_claim_gives_back_to_its_own_key",
+        ),
     },
     // The queue of waits: who gives back and who queues.
     Mutant {
@@ -832,21 +1105,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn grant(&self",
         text: "fence(SeqCst);",
         by: "",
-        test: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+        test: (
+            "queue_limits",
+            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+        ),
     },
     Mutant {
         file: ADMIT,
         within: "fn raise(&self",
         text: "fence(SeqCst);",
         by: "",
-        test: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+        test: (
+            "queue_limits",
+            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+        ),
     },
     Mutant {
         file: ADMIT,
         within: "fn raise(&self",
         text: "self.gate.fetch_or(bit, Relaxed);",
         by: "",
-        test: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+        test: (
+            "queue_limits",
+            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+        ),
     },
     Mutant {
         file: ADMIT,
@@ -875,22 +1157,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn admit(",
         text: "self.options.order == Order::NewestFirst || head.is_none()",
         by: "true",
-        test: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
+        test: (
+            "queue",
+            "who_comes_after_a_wait_is_granted_nothing_before_it",
+        ),
     },
-    // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not told.
+    // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not
+    // told.
     Mutant {
         file: HALL,
         within: "Drop for Leave<",
         text: "!CLOSED & !occupied",
         by: "!CLOSED",
-        test: ("queue_limits", "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted"),
+        test: (
+            "queue_limits",
+            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+        ),
     },
     Mutant {
         file: HALL,
         within: "Drop for Leave<",
         text: "if occupied == 0 {",
         by: "if true {",
-        test: ("queue_limits", "one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well"),
+        test: (
+            "queue_limits",
+            "one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well",
+        ),
     },
     Mutant {
         file: HALL,
@@ -905,28 +1197,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn pass(&self",
         text: "self.hall.is_waited_for(())",
         by: "false",
-        test: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
+        test: (
+            "queue",
+            "who_comes_after_a_wait_is_granted_nothing_before_it",
+        ),
     },
     Mutant {
         file: WAITS,
         within: "fn try_now(&self, key: S::Key",
         text: "self.is_waited_for(key)",
         by: "false",
-        test: ("queue", "who_comes_after_a_wait_is_granted_nothing_before_it"),
+        test: (
+            "queue",
+            "who_comes_after_a_wait_is_granted_nothing_before_it",
+        ),
     },
     Mutant {
         file: KEYED_QUEUE,
         within: "fn take_at(",
         text: "!hall.is_waited_for(self.address)",
         by: "true",
-        test: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
+        test: (
+            "queue_keyed",
+            "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn take_past_others(",
         text: "inner.bins[S::bin(key, B)].head(key).is_none()",
         by: "inner.bins[0].head(key).is_none() || true",
-        test: ("queue_keyed", "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key"),
+        test: (
+            "queue_keyed",
+            "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
+        ),
     },
     // Who marks, and who lets go of the lines.
     Mutant {
@@ -934,7 +1238,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn are_left<",
         text: "fence(SeqCst);",
         by: "",
-        test: ("queue", "a_release_that_finds_the_list_looked_through_is_granted_by_who_does"),
+        test: (
+            "queue",
+            "a_release_that_finds_the_list_looked_through_is_granted_by_who_does",
+        ),
     },
     Mutant {
         file: MARKS,
@@ -959,14 +1266,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn leave(&self",
         text: "self.0.fetch_or(bits, SeqCst);",
         by: "self.0.store(self.0.load(Relaxed) | bits, SeqCst);",
-        test: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+        test: (
+            "queue",
+            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
+        ),
     },
     Mutant {
         file: MARKS,
         within: "fn take(&self",
         text: "self.0.swap(0, SeqCst)",
         by: "{ let bits = self.0.load(SeqCst); self.0.store(0, SeqCst); bits }",
-        test: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+        test: (
+            "queue",
+            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
+        ),
     },
     // No mark, or that of another line.
     Mutant {
@@ -974,21 +1287,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn grant(&self",
         text: "self.marks.unless_forgotten(bin)",
         by: "self.marks.unless_forgotten(0)",
-        test: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
+        test: (
+            "queue",
+            "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn grant(&self",
         text: "self.marks.unless_forgotten(bin)",
         by: "self.marks.unless_forgotten(1)",
-        test: ("queue_keyed", "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own"),
+        test: (
+            "queue_keyed",
+            "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn grant(&self",
         text: "Some(key)",
         by: "None",
-        test: ("queue", "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next"),
+        test: (
+            "queue",
+            "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next",
+        ),
     },
     Mutant {
         file: HALL,
@@ -1012,7 +1334,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn change<T>(",
         text: "inner.occupied & !DRAINED",
         by: "inner.occupied & 1",
-        test: ("queue_keyed", "waits_for_two_keys_beside_a_higher_limit_are_granted"),
+        test: (
+            "queue_keyed",
+            "waits_for_two_keys_beside_a_higher_limit_are_granted",
+        ),
     },
     // A mark that goes with a panic, or with a full batch.
     Mutant {
@@ -1027,35 +1352,47 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn serve(",
         text: "bit: Self::bit(key),",
         by: "bit: 0,",
-        test: ("queue_limits", "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call"),
+        test: (
+            "queue_limits",
+            "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call",
+        ),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
         text: "marks.bits |= key.map_or(1, Self::bit);",
         by: "",
-        test: ("queue_time", "a_release_beside_deadlines_makes_way_for_who_is_behind_them"),
+        test: (
+            "queue_time",
+            "a_release_beside_deadlines_makes_way_for_who_is_behind_them",
+        ),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
         text: "|due| due <= now) {\n            marks.bits |= 1;",
         by: "|due| due <= now) {",
-        test: ("queue", "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile"),
+        test: (
+            "queue",
+            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
+        ),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "if wakes.is_full() {\n                        marks.bits |= 1;",
-        by: "if wakes.is_full() {",
+        text: "inner.bins[bin].heads().next() { if wakes.is_full() { marks.bits |= 1;",
+        by: "inner.bins[bin].heads().next() { if wakes.is_full() {",
         test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "if wakes.is_full() {\n                    marks.bits |= 1;",
-        by: "if wakes.is_full() {",
-        test: ("queue_limits", "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told"),
+        text: "inner.drainers.heads().next() { if wakes.is_full() { marks.bits |= 1;",
+        by: "inner.drainers.heads().next() { if wakes.is_full() {",
+        test: (
+            "queue_limits",
+            "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told",
+        ),
     },
     // Nobody looks at the marks after letting go.
     Mutant {
@@ -1067,31 +1404,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue(&self",
+        within: "unsafe fn enqueue(&self, node: NonNull<Node<S::Key>>",
         text: "self.marks.are_left::<R>()",
         by: "false",
-        test: ("queue", "a_release_that_finds_somebody_queue_is_granted_by_that_one"),
+        test: (
+            "queue",
+            "a_release_that_finds_somebody_queue_is_granted_by_that_one",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn wake_and_grant(&self",
         text: "!self.try_grant(None, wakes)",
         by: "{ self.try_grant(None, wakes); wakes.wake(); true }",
-        test: ("queue", "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted"),
+        test: (
+            "queue",
+            "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn take_past_others(",
         text: "self.wake_and_grant(&mut wakes);",
         by: "wakes.wake();",
-        test: ("queue_keyed", "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile"),
+        test: (
+            "queue_keyed",
+            "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile",
+        ),
     },
     Mutant {
         file: HALL,
         within: "Drop for GrantAll<",
         text: "quietly(|| self.0.wake_and_grant(&mut Wakes::new()));",
         by: "",
-        test: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
+        test: (
+            "queue_limits",
+            "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit",
+        ),
     },
     // A hand-over: the same; others are free, and nobody is told, or the gate stays raised.
     Mutant {
@@ -1099,7 +1448,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn hand_over(&self",
         text: "if self.marks.are_left::<R>() {",
         by: "if false {",
-        test: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
+        test: (
+            "queue_handover",
+            "two_permits_that_are_released_at_once_are_handed_to_two",
+        ),
     },
     Mutant {
         file: HALL,
@@ -1116,21 +1468,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn hand_over(&self",
         text: "if goes_on {",
         by: "if false && goes_on {",
-        test: ("queue_handover", "two_permits_that_are_handed_over_leave_a_free_one_to_the_next"),
+        test: (
+            "queue_handover",
+            "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn hand_over(&self",
         text: "if !others_are_free {",
         by: "if true {",
-        test: ("queue_handover", "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all"),
+        test: (
+            "queue_handover",
+            "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn hand_over(&self",
         text: "let panicking = GrantAll(self);",
         by: "let panicking = ();",
-        test: ("queue_limits", "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit"),
+        test: (
+            "queue_limits",
+            "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit",
+        ),
     },
     // It hands over what is not waited for, or nothing.
     Mutant {
@@ -1138,21 +1499,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn hand_over(&self",
         text: "min != n || max != n || ",
         by: "min > max || ",
-        test: ("queue_handover", "one_permit_is_not_handed_to_who_waits_for_two"),
+        test: (
+            "queue_handover",
+            "one_permit_is_not_handed_to_who_waits_for_two",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn hand_over(&self",
         text: "handed.is_some()",
         by: "true",
-        test: ("queue_handover", "a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free"),
+        test: (
+            "queue_handover",
+            "a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn hand_over(&self",
         text: "return false;",
         by: "return true;",
-        test: ("queue_handover", "two_permits_that_are_released_at_once_are_handed_to_two"),
+        test: (
+            "queue_handover",
+            "two_permits_that_are_released_at_once_are_handed_to_two",
+        ),
     },
     // What a wait's state was before the lines were held.
     Mutant {
@@ -1160,11 +1530,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
         text: "if Node::state(node) != State::Waiting {",
         by: "if false {",
-        test: ("queue", "a_permit_that_was_granted_and_not_claimed_guards_data"),
+        test: (
+            "queue",
+            "a_permit_that_was_granted_and_not_claimed_guards_data",
+        ),
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn outcome(&self",
+        within: "unsafe fn outcome(&self, node: NonNull<Node<S::Key>>",
         text: "let waits = Node::state(node) == State::Waiting;",
         by: "let waits = true;",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
@@ -1183,21 +1556,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn grant(&self",
         text: "(bin | DRAINED)",
         by: "bin",
-        test: ("queue_limits", "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told"),
+        test: (
+            "queue_limits",
+            "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told",
+        ),
     },
     Mutant {
         file: WAITS,
         within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
         text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
         by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
-        test: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
+        test: (
+            "queue_limits",
+            "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told",
+        ),
     },
     Mutant {
         file: WAITS,
         within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
         text: "inner.occupied |= DRAINED;",
         by: "",
-        test: ("queue_limits", "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told"),
+        test: (
+            "queue_limits",
+            "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told",
+        ),
     },
     Mutant {
         file: SERVE,
@@ -1239,7 +1621,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn settle(",
         text: "wakes.push(waker);",
         by: "if outcome != State::Evicted {\n            wakes.push(waker);\n        }",
-        test: ("queue", "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has"),
+        test: (
+            "queue",
+            "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has",
+        ),
     },
     // The timer stays armed for what was due before.
     Mutant {
@@ -1247,28 +1632,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn turns(&self",
         text: "load(SeqCst)",
         by: "load(Relaxed)",
-        test: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
+        test: (
+            "queue_time",
+            "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next",
+        ),
     },
     Mutant {
         file: DRIVER,
         within: "fn next(&self",
         text: "fetch_add(1, SeqCst)",
         by: "fetch_add(1, Relaxed)",
-        test: ("queue_time", "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next"),
+        test: (
+            "queue_time",
+            "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next",
+        ),
     },
     Mutant {
         file: DRIVE,
         within: "unsafe fn arm(",
         text: "self.turns() == look.turn",
         by: "true",
-        test: ("queue_time", "a_timer_that_fires_beside_a_new_head_is_armed_for_that"),
+        test: (
+            "queue_time",
+            "a_timer_that_fires_beside_a_new_head_is_armed_for_that",
+        ),
     },
     Mutant {
         file: DRIVE,
         within: "unsafe fn arm(",
         text: "self.turns() == look.turn",
         by: "true",
-        test: ("queue_time", "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed"),
+        test: (
+            "queue_time",
+            "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed",
+        ),
     },
     // Those who see to the time: one is not told, or leaves, or unwinds, and no other one is told.
     Mutant {
@@ -1276,63 +1673,90 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn tell(&mut self, wakes",
         text: "wakes.tell_driver(waker)",
         by: "drop(waker)",
-        test: ("queue_time", "a_driver_learns_of_a_wait_that_comes_beside_its_look"),
+        test: (
+            "queue_time",
+            "a_driver_learns_of_a_wait_that_comes_beside_its_look",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn tell(&mut self, wakes",
         text: "wakes.tell_attendant(waker)",
         by: "drop(waker)",
-        test: ("queue_time", "two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one"),
+        test: (
+            "queue_time",
+            "two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one",
+        ),
     },
     Mutant {
         file: CREW,
         within: "pub(crate) unsafe fn leave(",
         text: "self.open();",
         by: "",
-        test: ("queue_time", "a_driver_that_leaves_beside_a_wait_has_the_other_one_told"),
+        test: (
+            "queue_time",
+            "a_driver_that_leaves_beside_a_wait_has_the_other_one_told",
+        ),
     },
     Mutant {
         file: CREW,
         within: "pub(crate) fn attend(",
         text: "self.open();",
         by: "",
-        test: ("queue_time", "a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed"),
+        test: (
+            "queue_time",
+            "a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed",
+        ),
     },
     Mutant {
         file: DRIVER,
         within: "pub(crate) fn disarm(",
         text: "wakes.tell_driver(waker)",
         by: "drop(waker)",
-        test: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
+        test: (
+            "queue_time",
+            "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told",
+        ),
     },
     Mutant {
         file: DRIVE,
         within: "unsafe fn see_to(",
         text: "let unarmed = Unarmed { hall: self, caller };",
         by: "let unarmed = ();",
-        test: ("queue_time", "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told"),
+        test: (
+            "queue_time",
+            "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told",
+        ),
     },
     Mutant {
         file: DRIVE,
         within: "unsafe fn see_to(",
         text: "arm().or_else(arm)",
         by: "arm()",
-        test: ("queue_time", "an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again"),
+        test: (
+            "queue_time",
+            "an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn with_wakes_or_mark<T>(",
         text: "self.marks.leave(TIME);",
         by: "",
-        test: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
+        test: (
+            "queue_time",
+            "a_timer_that_fires_beside_a_look_at_the_lines_is_armed",
+        ),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
         text: "inner.timed.open();",
         by: "",
-        test: ("queue_time", "a_timer_that_fires_beside_a_look_at_the_lines_is_armed"),
+        test: (
+            "queue_time",
+            "a_timer_that_fires_beside_a_look_at_the_lines_is_armed",
+        ),
     },
     Mutant {
         file: HALL,
@@ -1346,14 +1770,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn wake_and_grant(&self",
         text: "self.marks.leave(TIME);",
         by: "",
-        test: ("queue_time", "a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told"),
+        test: (
+            "queue_time",
+            "a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told",
+        ),
     },
     Mutant {
         file: SERVE,
         within: "Drop for Unserved<",
         text: "self.inner.schedule(self.head);",
         by: "",
-        test: ("queue_time", "a_limiter_that_panics_beside_a_release_is_asked_again_in_time"),
+        test: (
+            "queue_time",
+            "a_limiter_that_panics_beside_a_release_is_asked_again_in_time",
+        ),
     },
     // A deadline makes way for nobody.
     Mutant {
@@ -1361,7 +1791,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn keep_agenda(",
         text: "self.serve(inner, wakes, next, as_of, now);",
         by: "let _ = next;",
-        test: ("queue_time", "a_deadline_beside_a_release_makes_way_for_the_next"),
+        test: (
+            "queue_time",
+            "a_deadline_beside_a_release_makes_way_for_the_next",
+        ),
     },
     // What came before a grant.
     Mutant {
@@ -1376,7 +1809,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "unsafe fn settle(",
         text: "Release)",
         by: "Relaxed)",
-        test: ("queue", "a_permit_that_is_handed_over_by_a_third_one_guards_data"),
+        test: (
+            "queue",
+            "a_permit_that_is_handed_over_by_a_third_one_guards_data",
+        ),
     },
     // Compositions: what was taken before a denial stays taken.
     Mutant {
@@ -1384,20 +1820,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn take<L: Limiter + ?Sized>(",
         text: "rest()?;",
         by: "let failed = rest(); if failed.is_err() { mem::forget(undo); return failed; }",
-        test: ("all_of", "wide::opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one"),
+        test: (
+            "all_of",
+            "wide::opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one",
+        ),
     },
     Mutant {
         file: "core/src/all_of.rs",
         within: "fn take_composed(",
         text: "                false",
         by: "                true",
-        test: ("all_of", "wide::compositions_in_compositions_take_all_or_none_and_lose_none"),
+        test: (
+            "all_of",
+            "wide::compositions_in_compositions_take_all_or_none_and_lose_none",
+        ),
     },
     Mutant {
         file: "core/src/stamped.rs",
         within: "fn is_past(&self",
         text: "distance != 0 && distance < self.late.into()",
         by: "distance != 0",
-        test: ("sliding_window", "wide::racers_that_roll_to_two_epochs_give_back_once"),
+        test: (
+            "sliding_window",
+            "wide::racers_that_roll_to_two_epochs_give_back_once",
+        ),
     },
 ];

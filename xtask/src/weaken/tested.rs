@@ -20,14 +20,20 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         within: "pub(crate) fn restored(",
         text: "self.balance(position, used).from",
         by: "{ let _ = position; used }",
-        test: ("late", "a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves"),
+        test: (
+            "late",
+            "a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves",
+        ),
     },
     Mutant {
         file: "core/src/lattice.rs",
         within: "pub(crate) fn is_outlived(",
         text: "passed >= u128::from(self.behind.saturating_sub(self.full))",
         by: "passed > u128::MAX - 1",
-        test: ("given_back_late", "a_receipt_that_is_a_horizon_old_is_worth_nothing"),
+        test: (
+            "given_back_late",
+            "a_receipt_that_is_a_horizon_old_is_worth_nothing",
+        ),
     },
     Mutant {
         file: "core/src/stamped.rs",
@@ -42,7 +48,10 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         within: "fn idle_at(&self",
         text: "Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner),",
         by: "Some(_) => inner,",
-        test: ("keyed_array", "denials_and_penalties_are_not_forgotten_while_no_permit_is_out"),
+        test: (
+            "keyed_array",
+            "denials_and_penalties_are_not_forgotten_while_no_permit_is_out",
+        ),
     },
 ];
 
@@ -60,7 +69,10 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub(crate) fn attend(",
         text: "self.open();",
         by: "",
-        test: ("drivers", "a_new_attendant_takes_over_what_a_driver_was_armed_for"),
+        test: (
+            "drivers",
+            "a_new_attendant_takes_over_what_a_driver_was_armed_for",
+        ),
     },
     Mutant {
         file: DRIVER,
@@ -74,21 +86,30 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "unsafe fn come(",
         text: " || self.timed.is_in_charge(member)",
         by: "",
-        test: ("given_back", "beside_a_queue_that_cannot_set_its_timer_a_driver_does"),
+        test: (
+            "given_back",
+            "beside_a_queue_that_cannot_set_its_timer_a_driver_does",
+        ),
     },
     Mutant {
         file: DRIVE,
         within: "unsafe fn see_to(",
         text: "arm().or_else(arm)",
         by: "arm()",
-        test: ("unwinding", "time::goes_on_after_an_alarm_that_cannot_be_set_once"),
+        test: (
+            "unwinding",
+            "time::goes_on_after_an_alarm_that_cannot_be_set_once",
+        ),
     },
     Mutant {
         file: HALL,
         within: "pub(crate) fn close(",
         text: "are_left = true;\n                        break;",
         by: "break;",
-        test: ("given_back", "a_close_in_which_the_clock_panics_tells_all_drivers"),
+        test: (
+            "given_back",
+            "a_close_in_which_the_clock_panics_tells_all_drivers",
+        ),
     },
     // Threads that wait.
     Mutant {
@@ -96,21 +117,30 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub fn block(mut self)",
         text: "at.min(deadline)",
         by: "at",
-        test: ("corners", "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time"),
+        test: (
+            "corners",
+            "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time",
+        ),
     },
     Mutant {
         file: BLOCKING,
         within: "pub fn block(mut self)",
-        text: "_ => deadline,",
-        by: "_ => Timestamp::MAX,",
-        test: ("corners", "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time"),
+        text: "_ => deadline",
+        by: "_ => Timestamp::MAX",
+        test: (
+            "corners",
+            "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time",
+        ),
     },
     Mutant {
         file: BLOCKING,
         within: "fn drop(&mut self)",
         text: "self.member.as_mut().leave(queue.hall());",
         by: "let _ = queue;",
-        test: ("unwinding", "threads::one_that_unwinds_while_it_drives_leaves_that_to_the_next_one"),
+        test: (
+            "unwinding",
+            "threads::one_that_unwinds_while_it_drives_leaves_that_to_the_next_one",
+        ),
     },
     // Timers.
     Mutant {
@@ -125,14 +155,20 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "fn drop(&mut self)",
         text: "locked(&ALARMS).forget(&self.alarm);",
         by: "",
-        test: ("corners", "a_timer_of_the_thread_that_is_dropped_keeps_no_waker"),
+        test: (
+            "corners",
+            "a_timer_of_the_thread_that_is_dropped_keeps_no_waker",
+        ),
     },
     Mutant {
         file: "async/src/timer/tokio.rs",
         within: "fn drop(&mut self)",
         text: "set.over = true;",
         by: "",
-        test: ("corners", "a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task"),
+        test: (
+            "corners",
+            "a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task",
+        ),
     },
     // A queue that closes.
     Mutant {
@@ -166,14 +202,20 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
         text: "if next.is_some() {",
         by: "if false {",
-        test: ("corners", "a_head_that_gives_up_makes_way_for_those_that_fit"),
+        test: (
+            "corners",
+            "a_head_that_gives_up_makes_way_for_those_that_fit",
+        ),
     },
     Mutant {
         file: KEYED_QUEUE,
         within: "fn refund_at(",
         text: "refund_at(now, n, receipt), None)",
         by: "refund_at(now, n, receipt), Some(false))",
-        test: ("corners", "what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key"),
+        test: (
+            "corners",
+            "what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key",
+        ),
     },
     // Nor is it if something panics.
     Mutant {
@@ -181,21 +223,30 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub(crate) fn give_back<T>(",
         text: "let panicking = GrantBins(self, Self::bit(key));",
         by: "let panicking = ();",
-        test: ("given_back", "what_a_limiter_gives_back_before_it_panics_is_granted"),
+        test: (
+            "given_back",
+            "what_a_limiter_gives_back_before_it_panics_is_granted",
+        ),
     },
     Mutant {
         file: HALL,
         within: "pub(crate) fn change<T>(",
         text: "let panicking = GrantBins(self, usize::MAX >> (usize::BITS as usize - B));",
         by: "let panicking = ();",
-        test: ("given_back", "what_a_change_frees_before_it_panics_is_granted"),
+        test: (
+            "given_back",
+            "what_a_change_frees_before_it_panics_is_granted",
+        ),
     },
     Mutant {
         file: HALL,
         within: "fn grant(&self",
         text: "self.marks.unless_forgotten(bin)",
         by: "self.marks.unless_forgotten(0)",
-        test: ("given_back", "a_release_in_which_the_clock_panics_is_granted"),
+        test: (
+            "given_back",
+            "a_release_in_which_the_clock_panics_is_granted",
+        ),
     },
     Mutant {
         file: HALL,
@@ -209,14 +260,20 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub(crate) fn take<T>(",
         text: "taken.is_err() && ",
         by: "false && ",
-        test: ("given_back", "a_wait_that_came_while_a_composition_was_denied_is_granted"),
+        test: (
+            "given_back",
+            "a_wait_that_came_while_a_composition_was_denied_is_granted",
+        ),
     },
     Mutant {
         file: WAITS,
         within: "fn give_back(&mut self)",
         text: "hall.lock.lock(|| {",
         by: "hall.with(|_, _| {",
-        test: ("given_back", "a_refund_of_a_composition_comes_before_what_was_released_later"),
+        test: (
+            "given_back",
+            "a_refund_of_a_composition_comes_before_what_was_released_later",
+        ),
     },
     // What is lost with a panic.
     Mutant {
@@ -224,20 +281,29 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub(super) unsafe fn decide(",
         text: "drop(waker.take());",
         by: "",
-        test: ("given_back", "a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped"),
+        test: (
+            "given_back",
+            "a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped",
+        ),
     },
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn enter(",
         text: "if H::TIMES {",
         by: "let waker = &mut waker.take();\n            if H::TIMES {",
-        test: ("given_back", "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics"),
+        test: (
+            "given_back",
+            "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics",
+        ),
     },
     Mutant {
         file: QUEUE,
         within: "fn drop(&mut self)",
         text: "lease.forget();",
         by: "core::mem::forget(lease);",
-        test: ("given_back", "a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics"),
+        test: (
+            "given_back",
+            "a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics",
+        ),
     },
 ];

@@ -35,7 +35,9 @@ impl<T> SendError<T> {
     pub(super) fn with<U>(self, item: U) -> SendError<U> {
         match self {
             Self::Closed(_) => SendError::Closed(item),
-            Self::Refused(Refused { rejected, .. }) => SendError::Refused(Refused { item, rejected }),
+            Self::Refused(Refused { rejected, .. }) => {
+                SendError::Refused(Refused { item, rejected })
+            }
         }
     }
 }
@@ -121,9 +123,10 @@ impl<T> fmt::Debug for TrySendError<T> {
         match self {
             Self::Full(_) => f.write_str("Full(..)"),
             Self::Closed(_) => f.write_str("Closed(..)"),
-            Self::Denied { denied, .. } => {
-                f.debug_struct("Denied").field("denied", denied).finish_non_exhaustive()
-            }
+            Self::Denied { denied, .. } => f
+                .debug_struct("Denied")
+                .field("denied", denied)
+                .finish_non_exhaustive(),
         }
     }
 }

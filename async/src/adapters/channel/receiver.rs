@@ -13,9 +13,10 @@ use crate::adapters::finally::Finally;
 use crate::adapters::leases::item;
 
 pin_project! {
-    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones share them (each item goes to one of them). As async-channel's, it must be pinned to be polled
-    /// as a stream. When the last one is dropped the channel is closed, and what is
-    /// in it is dropped.
+    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones
+    /// share them (each item goes to one of them). As async-channel's, it must be pinned to be
+    /// polled as a stream. When the last one is dropped the channel is closed, and what is in it is
+    /// dropped.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -73,7 +74,10 @@ impl<T, P: Anchored> Drop for Readers<T, P> {
 
 impl<T, P: Anchored> Receiver<T, P> {
     pub(super) fn new(items: async_channel::Receiver<Leased<T, P>>, room: Arc<Room>) -> Self {
-        Self { items: items.clone(), readers: Arc::new(Readers { items, room }) }
+        Self {
+            items: items.clone(),
+            readers: Arc::new(Readers { items, room }),
+        }
     }
 
     /// Receives an item, if one is there.
@@ -124,7 +128,8 @@ impl<T, P: Anchored> Receiver<T, P> {
         }
     }
 
-    /// Waits for an item; `None` when the channel is closed, or nobody writes any more, and there is none. Dropped before it is ready, it has received nothing.
+    /// Waits for an item; `None` when the channel is closed, or nobody writes any more, and there
+    /// is none. Dropped before it is ready, it has received nothing.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -144,8 +149,9 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.recv_leased().await.map(item)
     }
 
-    /// The same, with the item's lease: permits of a [`Concurrency`](portcullis_core::Concurrency) limit are in use until it is dropped, and so bound what is in the channel
-    /// and in work together.
+    /// The same, with the item's lease: permits of a [`Concurrency`](portcullis_core::Concurrency)
+    /// limit are in use until it is dropped, and so bound what is in the channel and in work
+    /// together.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -185,7 +191,8 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.close()
     }
 
-    /// Whether it is closed, by either side or because nobody writes any more; there may be items still.
+    /// Whether it is closed, by either side or because nobody writes any more; there may be items
+    /// still.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -252,12 +259,17 @@ impl<T, P: Anchored> FusedStream for Receiver<T, P> {
 
 impl<T, P: Anchored> Clone for Receiver<T, P> {
     fn clone(&self) -> Self {
-        Self { items: self.items.clone(), readers: Arc::clone(&self.readers) }
+        Self {
+            items: self.items.clone(),
+            readers: Arc::clone(&self.readers),
+        }
     }
 }
 
 impl<T, P: Anchored> fmt::Debug for Receiver<T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receiver").field("items", &self.items.len()).finish_non_exhaustive()
+        f.debug_struct("Receiver")
+            .field("items", &self.items.len())
+            .finish_non_exhaustive()
     }
 }

@@ -26,7 +26,8 @@ use crate::hall::Waits;
 /// futures_executor::block_on(async {
 ///     sender.send("from one").await?;
 ///     other.send("from another").await?;
-///     assert_eq!((receiver.recv().await, receiver.recv().await), (Some("from one"), Some("from another")));
+///     assert_eq!(receiver.recv().await, Some("from one"));
+///     assert_eq!(receiver.recv().await, Some("from another"));
 ///     Ok::<(), portcullis_async::channel::SendError<&str>>(())
 /// }).unwrap();
 /// ```
@@ -44,10 +45,16 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         queue: P,
         weight: W,
     ) -> Self {
-        Self { items, room, queue, weight }
+        Self {
+            items,
+            room,
+            queue,
+            weight,
+        }
     }
 
-    /// Sends `item` now, if there is room for it, and its permits are free. What is denied has changed nothing.
+    /// Sends `item` now, if there is room for it, and its permits are free. What is denied has
+    /// changed nothing.
     ///
     /// # Errors
     ///
@@ -89,24 +96,33 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// ```
     pub fn try_reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, TrySendError<()>> {
         let Ok(place) = self.room.places.try_acquire(1) else {
-            return Err(if self.is_closed() { TrySendError::Closed(()) } else { TrySendError::Full(()) });
+            return Err(if self.is_closed() {
+                TrySendError::Closed(())
+            } else {
+                TrySendError::Full(())
+            });
         };
         let lease = match permits {
             0 => Ok(nothing(self.queue.clone())),
             _ => Lease::try_acquire_at(self.queue.clone(), self.queue.hall().now(), permits),
         };
         match lease {
-            Ok(lease) => Ok(Permit { sender: self, place, permits: Unspent::new(lease) }),
+            Ok(lease) => Ok(Permit {
+                sender: self,
+                place,
+                permits: Unspent::new(lease),
+            }),
             Err(denied) => Err(TrySendError::Denied { item: (), denied }),
         }
     }
 
-    /// Sends `item`, as soon as there is room for it and it has its permits. Dropped before it is ready, it has sent nothing, and the item is dropped:
-    /// [`reserve`](Self::reserve) keeps it.
+    /// Sends `item`, as soon as there is room for it and it has its permits. Dropped before it is
+    /// ready, it has sent nothing, and the item is dropped: [`reserve`](Self::reserve) keeps it.
     ///
     /// # Errors
     ///
-    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the queue of permits refuses it, which is asked when there is room.
+    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the
+    /// queue of permits refuses it, which is asked when there is room.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -125,7 +141,8 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Waits for room, and for `permits` of the limiter (0: none), whatever the item that is then sent weighs.
+    /// Waits for room, and for `permits` of the limiter (0: none), whatever the item that is then
+    /// sent weighs.
     ///
     /// # Errors
     ///
@@ -146,9 +163,18 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # drop(receiver);
     /// ```
     pub async fn reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, SendError<()>> {
-        let place = self.room.places.acquire(1).await.map_err(|_| SendError::Closed(()))?;
+        let place = self
+            .room
+            .places
+            .acquire(1)
+            .await
+            .map_err(|_| SendError::Closed(()))?;
         let permits = self.permits(permits).await?;
-        Ok(Permit { sender: self, place, permits })
+        Ok(Permit {
+            sender: self,
+            place,
+            permits,
+        })
     }
 
     /// Waits for permits, until the channel closes.
@@ -163,7 +189,9 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
                 let refused = |rejected| SendError::Refused(Refused { item: (), rejected });
                 return Poll::Ready(outcome.map(Unspent::new).map_err(refused));
             }
-            end.as_mut().poll(context).map(|_| Err(SendError::Closed(())))
+            end.as_mut()
+                .poll(context)
+                .map(|_| Err(SendError::Closed(())))
         })
         .await
     }
@@ -172,15 +200,18 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     fn put(&self, permit: Permit<'_, T, P, W>, item: T) -> Result<(), T> {
         // To be released by the reader: the item is there before a waker has a chance to panic.
         let place = permit.place.forget();
-        self.items.try_send((item, permit.permits.into_lease())).map_err(|error| {
-            self.room.places.release(place);
-            let (item, lease) = error.into_inner();
-            drop(Unspent::new(lease));
-            item
-        })
+        self.items
+            .try_send((item, permit.permits.into_lease()))
+            .map_err(|error| {
+                self.room.places.release(place);
+                let (item, lease) = error.into_inner();
+                drop(Unspent::new(lease));
+                item
+            })
     }
 
-    /// Closes the channel: nothing can be sent any more; what is there can be received. Says whether it was open.
+    /// Closes the channel: nothing can be sent any more; what is there can be received. Says
+    /// whether it was open.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -228,12 +259,15 @@ impl<T, P: Anchored + Clone, W: Clone> Clone for Sender<T, P, W> {
 
 impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("items", &self.items.len()).finish_non_exhaustive()
+        f.debug_struct("Sender")
+            .field("items", &self.items.len())
+            .finish_non_exhaustive()
     }
 }
 
-/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`]. Dropped, it gives both back: permits that come back by time alone as far as
-/// the limiter can take them, as of a [refund](Lease::refund_at).
+/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`].
+/// Dropped, it gives both back: permits that come back by time alone as far as the limiter can take
+/// them, as of a [refund](Lease::refund_at).
 ///
 /// ```
 /// # use core::num::NonZero;
@@ -279,6 +313,8 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
 
 impl<T, P: Anchored, W> fmt::Debug for Permit<'_, T, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("permits", &self.permits.left()).finish_non_exhaustive()
+        f.debug_struct("Permit")
+            .field("permits", &self.permits.left())
+            .finish_non_exhaustive()
     }
 }

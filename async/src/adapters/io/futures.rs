@@ -43,14 +43,21 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
         let mut room = Slice { buffer, filled: 0 };
         ready!(this.flow.poll(context, &mut room, |context, room, most| {
             let part = &mut room.buffer[..most];
-            this.inner.as_mut().poll_read(context, part).map_ok(|came| came.min(most))
+            this.inner
+                .as_mut()
+                .poll_read(context, part)
+                .map_ok(|came| came.min(most))
         }))?;
         Poll::Ready(Ok(room.filled))
     }
 }
 
 impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.project().inner.poll_write(context, bytes)
     }
 
@@ -72,9 +79,15 @@ impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
 }
 
 impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.project();
-        this.flow.poll(context, bytes, |context, part| this.inner.poll_write(context, part))
+        this.flow.poll(context, bytes, |context, part| {
+            this.inner.poll_write(context, part)
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

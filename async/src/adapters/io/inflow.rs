@@ -18,7 +18,8 @@ pin_project! {
         #[pin]
         admission: Admission<P>,
         pub(super) piece: Piece,
-        // Those that had to wait; of these, those that have been handed out, and those that have no permit yet.
+        // Those that had to wait; of these, those that have been handed out, and those that have no
+        // permit yet.
         bytes: Vec<u8>,
         given: usize,
         owed: usize,
@@ -50,10 +51,18 @@ impl<P: Anchored> Inflow<P> {
 impl<P: Anchored + Clone> Inflow<P> {
     pub(super) const fn new(queue: P) -> Self {
         let admission = Admission::new(queue);
-        Self { admission, piece: Piece::DEFAULT, bytes: Vec::new(), given: 0, owed: 0, then: None }
+        Self {
+            admission,
+            piece: Piece::DEFAULT,
+            bytes: Vec::new(),
+            given: 0,
+            owed: 0,
+            then: None,
+        }
     }
 
-    /// Reads into `room`, as soon as the bytes may be handed out. `read` puts up to as many as it is told at its beginning, and says how many.
+    /// Reads into `room`, as soon as the bytes may be handed out. `read` puts up to as many as it
+    /// is told at its beginning, and says how many.
     pub(super) fn poll<B: Room>(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -88,19 +97,24 @@ impl<P: Anchored + Clone> Inflow<P> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the first `came` bytes of `room` need not wait. They are kept if a clock, a limiter or a waker panics.
+    /// Whether the first `came` bytes of `room` need not wait. They are kept if a clock, a limiter
+    /// or a waker panics.
     fn take_now<B: Room>(self: Pin<&mut Self>, room: &B, came: usize) -> bool {
         let this = self.project();
         let keep = Finally(|| {
             this.bytes.extend_from_slice(room.came(came));
             *this.owed = came;
         });
-        let is_taken = this.admission.take_now(u32::try_from(came).unwrap_or(u32::MAX)).is_some();
+        let is_taken = this
+            .admission
+            .take_now(u32::try_from(came).unwrap_or(u32::MAX))
+            .is_some();
         mem::forget(keep);
         is_taken
     }
 
-    /// Keeps the first `came` bytes of `room`, which have to wait, and as many more as are there now and make a piece: so all who wait ask for as much, whatever their buffers.
+    /// Keeps the first `came` bytes of `room`, which have to wait, and as many more as are there
+    /// now and make a piece: so all who wait ask for as much, whatever their buffers.
     fn keep<B: Room>(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -110,7 +124,8 @@ impl<P: Anchored + Clone> Inflow<P> {
         mut read: impl FnMut(&mut Context<'_>, &mut B, usize) -> Poll<io::Result<usize>>,
     ) {
         let this = self.project();
-        this.bytes.reserve(piece.min(Piece::DEFAULT.0.get() as usize));
+        this.bytes
+            .reserve(piece.min(Piece::DEFAULT.0.get() as usize));
         loop {
             this.bytes.extend_from_slice(room.came(came));
             *this.owed = this.bytes.len();
@@ -138,7 +153,9 @@ impl<P: Anchored + Clone> Inflow<P> {
             match ready!(this.admission.as_mut().poll(context, wanted)) {
                 Ok(lease) => *this.owed -= lease.permits() as usize,
                 // The limit has been set lower meanwhile: in parts.
-                Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
+                Err(Rejected::ExceedsCapacity { permits, capacity })
+                    if permits > 1 && capacity > 0 =>
+                {
                     most = capacity.min(permits - 1);
                 }
                 Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),

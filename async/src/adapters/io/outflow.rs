@@ -23,7 +23,11 @@ pin_project! {
 
 impl<P: Anchored + Clone> Outflow<P> {
     pub(super) const fn new(queue: P) -> Self {
-        Self { admission: Admission::new(queue), piece: Piece::DEFAULT, permits: None }
+        Self {
+            admission: Admission::new(queue),
+            piece: Piece::DEFAULT,
+            permits: None,
+        }
     }
 
     /// Writes the first of `bytes` by `write`, as soon as they may go, and says how many.
@@ -41,7 +45,9 @@ impl<P: Anchored + Clone> Outflow<P> {
                 match ready!(this.admission.as_mut().poll(context, wanted)) {
                     Ok(lease) => break lease,
                     // The limit has been set lower meanwhile.
-                    Err(Rejected::ExceedsCapacity { permits, capacity }) if permits > 1 && capacity > 0 => {
+                    Err(Rejected::ExceedsCapacity { permits, capacity })
+                        if permits > 1 && capacity > 0 =>
+                    {
                         wanted = capacity.min(permits - 1);
                     }
                     Err(rejected) => return Poll::Ready(Err(io::Error::other(rejected))),
@@ -49,7 +55,11 @@ impl<P: Anchored + Clone> Outflow<P> {
             };
             *this.permits = Some(Unspent::new(lease));
         }
-        let may = this.permits.as_ref().map_or(0, |permits| permits.left() as usize).min(bytes.len());
+        let may = this
+            .permits
+            .as_ref()
+            .map_or(0, |permits| permits.left() as usize)
+            .min(bytes.len());
         let written = ready!(write(context, &bytes[..may]))?;
         if let Some(permits) = this.permits {
             permits.spend(u32::try_from(written).unwrap_or(u32::MAX));

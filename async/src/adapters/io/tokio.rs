@@ -37,7 +37,11 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
         this.flow.poll(context, buffer, |context, buffer, most| {
             if most < buffer.remaining() {
                 let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
-                return this.inner.as_mut().poll_read(context, &mut part).map_ok(|()| part.filled().len());
+                return this
+                    .inner
+                    .as_mut()
+                    .poll_read(context, &mut part)
+                    .map_ok(|()| part.filled().len());
             }
             // As it is, which spares zeros; not handed out yet.
             let filled = buffer.filled().len();
@@ -50,7 +54,11 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
 }
 
 impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.project().inner.poll_write(context, bytes)
     }
 
@@ -76,9 +84,15 @@ impl<T: AsyncWrite, P: Anchored> AsyncWrite for LimitedRead<T, P> {
 }
 
 impl<T: AsyncWrite, P: Anchored + Clone> AsyncWrite for LimitedWrite<T, P> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.project();
-        this.flow.poll(context, bytes, |context, part| this.inner.poll_write(context, part))
+        this.flow.poll(context, bytes, |context, part| {
+            this.inner.poll_write(context, part)
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

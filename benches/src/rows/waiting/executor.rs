@@ -1,7 +1,9 @@
-//! The least that can run tasks which wait for each other, so that a row measures what they wait for.
+//! The least that can run tasks which wait for each other, so that a row measures what they wait
+//! for.
 //!
-//! Tasks are polled on one thread, in the order in which they were woken, and woken on that thread as well: then a wake is a number in a list of the
-//! thread's own, without a read-modify-write. Nothing parks: if no task is ready, one has not been woken, and that panics.
+//! Tasks are polled on one thread, in the order in which they were woken, and woken on that thread
+//! as well: then a wake is a number in a list of the thread's own, without a read-modify-write.
+//! Nothing parks: if no task is ready, one has not been woken, and that panics.
 
 use core::cell::RefCell;
 use core::future::{Future, poll_fn};
@@ -35,22 +37,32 @@ std::thread_local! {
 
 impl Executor {
     /// Tasks that are ready to be polled for the first time.
-    pub(super) fn new<F: Future<Output = ()> + Send + 'static>(tasks: impl Iterator<Item = F>) -> Self {
+    pub(super) fn new<F: Future<Output = ()> + Send + 'static>(
+        tasks: impl Iterator<Item = F>,
+    ) -> Self {
         let tasks: Box<[_]> = tasks
             .enumerate()
             .map(|(number, work)| {
-                let task = Arc::new(Task { number, is_ready: AtomicBool::new(true) });
+                let task = Arc::new(Task {
+                    number,
+                    is_ready: AtomicBool::new(true),
+                });
                 (Box::pin(work) as Work, Arc::clone(&task), Waker::from(task))
             })
             .collect();
-        Self { ready: (0..tasks.len()).collect(), tasks }
+        Self {
+            ready: (0..tasks.len()).collect(),
+            tasks,
+        }
     }
 
     /// Polls tasks, one after the other, until `enough`.
     pub(super) fn run_until(&mut self, enough: impl Fn() -> bool) {
         READY.set(core::mem::take(&mut self.ready));
         while !enough() {
-            let number = READY.with_borrow_mut(VecDeque::pop_front).expect("those who wait are woken");
+            let number = READY
+                .with_borrow_mut(VecDeque::pop_front)
+                .expect("those who wait are woken");
             let (work, task, waker) = &mut self.tasks[number];
             // Before it is polled, so that it may be woken while it is.
             task.is_ready.store(false, Relaxed);

@@ -1,0 +1,28 @@
+//! The files of the workspace that are written by hand.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// All sources below `root`, relative to it: everything but build products and what is hidden,
+/// apart from Cargo's settings.
+pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let hidden = name.to_string_lossy().starts_with('.') && name != ".cargo";
+            if hidden || name == "target" {
+                continue;
+            }
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(folder.join(&name));
+            } else if kind.is_file() {
+                files.push(folder.join(&name));
+            }
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,81 @@
+//! The width of comments and prose. The formatter sees to the code alone.
+
+use std::fs;
+use std::path::Path;
+
+use crate::checks::Check;
+use crate::sources;
+
+/// The columns that a line of a comment or of prose may fill.
+const WIDTH: usize = 100;
+
+/// Fails with the lines in comments of Rust sources and in Markdown that are too wide. Tables and
+/// links are excepted, as both cannot be broken.
+pub(crate) fn check(root: &Path) -> Check {
+    let mut wide = Vec::new();
+    let mut checked = 0;
+    for file in sources::files(root).map_err(|error| format!("{}: {error}", root.display()))? {
+        let is_prose = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("rs") => false,
+            Some("md") => true,
+            _ => continue,
+        };
+        let path = root.join(&file);
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        checked += 1;
+        for (number, line) in text.lines().enumerate() {
+            if is_too_wide(line, is_prose) {
+                wide.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    if wide.is_empty() {
+        Ok(format!("{checked} files in {WIDTH} columns"))
+    } else {
+        Err(format!("wider than {WIDTH} columns: {}", wide.join(", ")))
+    }
+}
+
+fn is_too_wide(line: &str, is_prose: bool) -> bool {
+    if line.chars().count() <= WIDTH {
+        return false;
+    }
+    let text = line.trim_start();
+    let text = match text.strip_prefix("//") {
+        Some(comment) => comment.trim_start_matches(['/', '!']).trim_start(),
+        None if is_prose => text,
+        None => return false,
+    };
+    let is_table = text.starts_with('|');
+    let has_link = text.contains("://");
+    !is_table && !has_link
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_or_a_line_of_prose_is_too_wide_from_101_columns_on() {
+        let of =
+            |columns: usize, start: &str| format!("{start}{}", "µ".repeat(columns - start.len()));
+        for start in ["// ", "    /// ", "//! "] {
+            assert!(!is_too_wide(&of(100, start), false), "{start}");
+            assert!(is_too_wide(&of(101, start), false), "{start}");
+        }
+        assert!(
+            !is_too_wide(&of(101, "let a = "), false),
+            "left to the formatter"
+        );
+        assert!(is_too_wide(&of(101, "Words "), true));
+    }
+
+    #[test]
+    fn tables_and_links_may_be_wider() {
+        let rest = "x".repeat(100);
+        assert!(!is_too_wide(&format!("/// | {rest} |"), false));
+        assert!(!is_too_wide(&format!("| {rest} |"), true));
+        assert!(!is_too_wide(&format!("// See https://{rest}"), false));
+    }
+}
