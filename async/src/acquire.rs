@@ -10,28 +10,28 @@ use portcullis_core::{Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
-use crate::hall::{Grant, Waits};
+use crate::wait_list::{Request, WaiterSlot};
 #[cfg(all(feature = "std", not(loom)))]
-use crate::list::{Node, State};
-use crate::list::{Slot, Wish};
+use crate::wait_list::{State, Waiter};
+use crate::wait_queue::{Grant, Waits};
 
 /// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a
 /// [`KeyedQueue`](crate::KeyedQueue). Sealed.
 ///
 /// # Safety
 ///
-/// `hall` is the same one for all of the life of a pointer to it, wherever that is moved.
+/// `wait_queue` is the same one for all of the life of a pointer to it, wherever that is moved.
 #[doc(hidden)]
 pub unsafe trait Queued: Limiter {
     #[allow(private_bounds, reason = "sealed")]
-    type Hall: Waits;
+    type WaitQueue: Waits;
 
-    fn hall(&self) -> &Self::Hall;
+    fn wait_queue(&self) -> &Self::WaitQueue;
 
     fn key(&self) -> Key<Self>;
 }
 
-pub(crate) type Key<Q> = <<Q as Queued>::Hall as Waits>::Key;
+pub(crate) type Key<Q> = <<Q as Queued>::WaitQueue as Waits>::Key;
 
 /// A pointer to what stays where it is, wherever the pointer is moved. Sealed: any `StableDeref` is
 /// one, and a key's place behind one.
@@ -69,11 +69,11 @@ unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 pub struct Acquire<P: Anchored> {
     /// Until it is ready.
     queue: Option<P>,
-    wait: Slot<Key<P::Target>>,
+    wait: WaiterSlot<Key<P::Target>>,
 }
 
-// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share
-// under its lock.
+// SAFETY: the waiter belongs to the future or to whoever has the queue's wait lists, which threads
+// share under its lock.
 unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<P::Target>: Send {}
 
 // SAFETY: a shared reference leads to nothing.
@@ -95,14 +95,14 @@ impl<P: Anchored> Acquire<P> {
     /// ```
     #[inline]
     pub fn new(queue: P, min: u32, max: u32) -> Self {
-        let wish = Wish {
+        let request = Request {
             min,
             max: max.max(min),
             deadline: Timestamp::MAX,
         };
         Self {
             queue: Some(queue),
-            wait: Slot::new(wish),
+            wait: WaiterSlot::new(request),
         }
     }
 
@@ -128,8 +128,8 @@ impl<P: Anchored> Acquire<P> {
     /// ));
     /// ```
     pub const fn until(mut self, deadline: Timestamp) -> Self {
-        // As this can be moved, it is in no line.
-        self.wait.wish_mut().deadline = deadline;
+        // As this can be moved, it is in no list.
+        self.wait.request_mut().deadline = deadline;
         self
     }
 
@@ -147,14 +147,14 @@ impl<P: Anchored> Acquire<P> {
 
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn deadline(&mut self) -> Timestamp {
-        self.wait.wish_mut().deadline
+        self.wait.request_mut().deadline
     }
 
-    /// Whether it is in its line still, after it was polled.
+    /// Whether it is in its list still, after it was polled.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_waiting(&self) -> bool {
         // SAFETY: filled.
-        self.wait.is_filled() && unsafe { Node::state(self.wait.node()) } == State::Waiting
+        self.wait.is_filled() && unsafe { Waiter::state(self.wait.waiter()) } == State::Waiting
     }
 
     /// Takes at once, if nobody has to be waited for, and is over then.
@@ -164,20 +164,27 @@ impl<P: Anchored> Acquire<P> {
             return None;
         }
         let queue = self.queue.as_deref()?;
-        let grant = queue.hall().try_now(queue.key(), *self.wait.wish_mut())?;
+        let grant = queue
+            .wait_queue()
+            .try_now(queue.key(), *self.wait.request_mut())?;
         Some((self.queue.take()?, grant))
     }
 
     /// What it was granted while it waited.
     #[inline(always)]
     fn claim(self: Pin<&mut Self>) -> Option<(P, Grant)> {
-        // SAFETY: the node is not moved.
+        // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
         if !this.wait.is_filled() {
             return None;
         }
-        // SAFETY: put into a line of this queue, and not ready before.
-        let grant = unsafe { this.queue.as_deref()?.hall().claim(this.wait.node()) }?;
+        // SAFETY: put into a list of this queue, and not ready before.
+        let grant = unsafe {
+            this.queue
+                .as_deref()?
+                .wait_queue()
+                .claim(this.wait.waiter())
+        }?;
         Some((this.queue.take()?, grant))
     }
 
@@ -187,19 +194,23 @@ impl<P: Anchored> Acquire<P> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<(P, Result<Grant, Rejected>)> {
-        // SAFETY: the node is not moved.
+        // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
         let queue = this
             .queue
             .as_deref()
             .expect("a wait is not polled after it was ready");
         let outcome = if this.wait.is_filled() {
-            // SAFETY: put into a line of this queue, and not ready before.
-            unsafe { queue.hall().outcome(this.wait.node(), context.waker()) }
+            // SAFETY: put into a list of this queue, and not ready before.
+            unsafe {
+                queue
+                    .wait_queue()
+                    .outcome(this.wait.waiter(), context.waker())
+            }
         } else {
-            let node = this.wait.fill(queue.key());
+            let waiter = this.wait.fill(queue.key());
             // SAFETY: it has just been made, and is pinned; `drop` cancels.
-            unsafe { queue.hall().enqueue(node, context.waker()) }
+            unsafe { queue.wait_queue().enqueue(waiter, context.waker()) }
         };
         let Some(outcome) = outcome else {
             return Poll::Pending;
@@ -211,57 +222,57 @@ impl<P: Anchored> Acquire<P> {
     }
 
     /// A lease of what was granted, or why not; and the hook is told. `after` that something is
-    /// done with the hall, also if the hook panics.
+    /// done with the wait queue, also if the hook panics.
     #[inline(always)]
     pub(crate) fn conclude(
         self: Pin<&mut Self>,
         queue: P,
         outcome: Result<Grant, Rejected>,
-        after: impl FnOnce(&<P::Target as Queued>::Hall),
+        after: impl FnOnce(&<P::Target as Queued>::WaitQueue),
     ) -> Result<Lease<P>, Rejected> {
-        // SAFETY: the node is not moved.
+        // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let left = |hall: &<P::Target as Queued>::Hall, node: Option<_>| {
+        let left = |wait_queue: &<P::Target as Queued>::WaitQueue, waiter: Option<_>| {
             let _after = After {
-                hall,
+                wait_queue,
                 work: Some(after),
             };
-            if let Some(node) = node {
+            if let Some(waiter) = waiter {
                 // SAFETY: filled, and over.
-                unsafe { hall.left(node) };
+                unsafe { wait_queue.left(waiter) };
             }
         };
         match outcome {
             Ok((permits, receipt)) => {
                 let lease = Lease::from_grant(queue, permits, receipt);
                 // If the hook panics, the lease gives back.
-                left(lease.limiter().hall(), this.wait.take());
+                left(lease.limiter().wait_queue(), this.wait.take());
                 Ok(lease)
             }
             Err(rejected) => {
-                left(queue.hall(), this.wait.take());
+                left(queue.wait_queue(), this.wait.take());
                 Err(rejected)
             }
         }
     }
 
-    /// Leaves its line, if it is in one, and gives back what it has been granted.
+    /// Leaves its list, if it is in one, and gives back what it has been granted.
     pub(crate) fn give_up(self: Pin<&mut Self>) {
-        // SAFETY: the node is not moved.
+        // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
         if let Some(queue) = this.queue.as_deref()
-            && let Some(node) = this.wait.take()
+            && let Some(waiter) = this.wait.take()
         {
-            // SAFETY: it may have been put into a line of this queue, and its outcome has not been
+            // SAFETY: it may have been put into a list of this queue, and its outcome has not been
             // asked for.
-            unsafe { queue.hall().cancel(node) };
+            unsafe { queue.wait_queue().cancel(waiter) };
         }
     }
 }
 
-/// What is done with a hall at last, whatever unwinds before.
+/// What is done with a wait queue at last, whatever unwinds before.
 struct After<'h, H, W: FnOnce(&H)> {
-    hall: &'h H,
+    wait_queue: &'h H,
     work: Option<W>,
 }
 
@@ -269,7 +280,7 @@ impl<H, W: FnOnce(&H)> Drop for After<'_, H, W> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            work(self.hall);
+            work(self.wait_queue);
         }
     }
 }
@@ -282,10 +293,9 @@ impl<P: Anchored> Future for Acquire<P> {
     /// If it is polled after it was ready.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: the node is not moved.
-        if let Some((queue, (permits, receipt))) =
-            unsafe { self.as_mut().get_unchecked_mut() }.take_now()
-        {
+        // SAFETY: the waiter is not moved.
+        let this = unsafe { self.as_mut().get_unchecked_mut() };
+        if let Some((queue, (permits, receipt))) = this.take_now() {
             return Poll::Ready(Ok(Lease::from_grant(queue, permits, receipt)));
         }
         if let Some((queue, grant)) = self.as_mut().claim() {

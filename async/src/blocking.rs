@@ -1,4 +1,4 @@
-//! Waits of threads, in the same line as those of tasks.
+//! Waits of threads, in the same list as those of tasks.
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
@@ -16,13 +16,13 @@ use std::thread::{self, Thread};
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::acquire::{Anchored, Queued};
-use crate::crew::{Berth, Driver};
-use crate::hall::{Caller, Hall, Next, Place, Waits};
+use crate::drivers::{Driver, DriverSlot};
 use crate::hook::Hook;
+use crate::limiter_source::LimiterSource;
 use crate::lock::RawLock;
 use crate::queue::Queue;
-use crate::source::Source;
-use crate::wakes::Wakes;
+use crate::wait_queue::{Caller, Next, Place, WaitQueue, Waits};
+use crate::wake_batch::WakeBatch;
 use crate::{Acquire, Rejected};
 
 /// What a thread does that waits.
@@ -126,7 +126,9 @@ pub trait Blocks: Waits {
     unsafe fn leave(&self, member: NonNull<Driver>);
 }
 
-impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S, C, R, H, B> {
+impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks
+    for WaitQueue<S, C, R, H, B>
+{
     fn is_held(&self) -> bool {
         self.source.held() > 0
     }
@@ -136,10 +138,10 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S
     }
 
     unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> Option<Next> {
-        let mut wakes = Wakes::new();
+        let mut batch = WakeBatch::new();
         // SAFETY: as the caller says.
-        let look = unsafe { self.next(Caller::Sleeper(member, waker), &mut wakes) };
-        wakes.resume();
+        let look = unsafe { self.next(Caller::Thread(member, waker), &mut batch) };
+        batch.resume();
         look.filter(|look| look.drives).map(|look| look.next)
     }
 
@@ -151,7 +153,7 @@ impl<S: Source, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks for Hall<S
 
 impl<P: Anchored> Acquire<P>
 where
-    <P::Target as Queued>::Hall: Blocks,
+    <P::Target as Queued>::WaitQueue: Blocks,
 {
     /// Waits in this thread. Needs no driver: while threads wait, one of them sees to the queue's
     /// time, also where the queue does so itself, or a task: their timer may be one that cannot run
@@ -185,7 +187,7 @@ where
                 return Ok(Lease::from_grant(queue, permits, receipt));
             }
             let Some(queue) = self.queue() else { break };
-            if !queue.hall().is_soon(queue.key()) {
+            if !queue.wait_queue().is_soon(queue.key()) {
                 break;
             }
             hint::spin_loop();
@@ -204,18 +206,18 @@ where
                     return wait
                         .wait
                         .as_mut()
-                        .conclude(queue, outcome, |hall| member.leave(hall));
+                        .conclude(queue, outcome, |wait_queue| member.leave(wait_queue));
                 }
                 let Some(queue) = wait.wait.queue() else {
                     continue;
                 };
-                let hall = queue.hall();
-                let next = match wait.member.as_mut().drive(hall, waker) {
+                let wait_queue = queue.wait_queue();
+                let next = match wait.member.as_mut().drive(wait_queue, waker) {
                     Some(Next::At(at)) => at.min(deadline),
                     _ => deadline,
                 };
                 // What is to be released may come sooner than one falls asleep.
-                let mut spins = if hall.is_held() { SPINS } else { 0 };
+                let mut spins = if wait_queue.is_held() { SPINS } else { 0 };
                 while spins > 0 && wait.wait.is_waiting() {
                     hint::spin_loop();
                     spins -= 1;
@@ -224,7 +226,7 @@ where
                     continue;
                 }
                 // At its deadline it is woken, and drives once more, which ends its wait.
-                let now = hall.now();
+                let now = wait_queue.now();
                 if next > now {
                     sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
                 }
@@ -234,34 +236,34 @@ where
 }
 
 /// A thread's place among those that see to the time.
-struct Member(Berth);
+struct Member(DriverSlot);
 
 impl Member {
     const fn new() -> Self {
-        Self(Berth::new())
+        Self(DriverSlot::new())
     }
 
-    fn drive(self: Pin<&mut Self>, hall: &impl Blocks, waker: &Waker) -> Option<Next> {
+    fn drive(self: Pin<&mut Self>, wait_queue: &impl Blocks, waker: &Waker) -> Option<Next> {
         // SAFETY: the member is not moved.
         let member = unsafe { self.get_unchecked_mut() }.0.coming();
         // SAFETY: it is pinned, and `Blocked` takes it out.
-        unsafe { hall.drive(member, waker) }
+        unsafe { wait_queue.drive(member, waker) }
     }
 
-    fn leave(self: Pin<&mut Self>, hall: &impl Blocks) {
+    fn leave(self: Pin<&mut Self>, wait_queue: &impl Blocks) {
         // SAFETY: the member is not moved.
         if let Some(member) = unsafe { self.get_unchecked_mut() }.0.leaving() {
-            // SAFETY: it has driven this hall alone.
-            unsafe { hall.leave(member) };
+            // SAFETY: it has driven this wait queue alone.
+            unsafe { wait_queue.leave(member) };
         }
     }
 }
 
-/// A wait of a thread, which leaves the queue's drivers, whatever panics. It leaves the lines as it
-/// is dropped, after this.
+/// A wait of a thread, which leaves the queue's drivers, whatever panics. It lets go of the lock as
+/// it is dropped, after this.
 struct Blocked<'w, P: Anchored>
 where
-    <P::Target as Queued>::Hall: Blocks,
+    <P::Target as Queued>::WaitQueue: Blocks,
 {
     wait: Pin<&'w mut Acquire<P>>,
     member: Pin<&'w mut Member>,
@@ -269,12 +271,12 @@ where
 
 impl<P: Anchored> Drop for Blocked<'_, P>
 where
-    <P::Target as Queued>::Hall: Blocks,
+    <P::Target as Queued>::WaitQueue: Blocks,
 {
     fn drop(&mut self) {
         // Not there if it was ready: then it has left.
         if let Some(queue) = self.wait.queue() {
-            self.member.as_mut().leave(queue.hall());
+            self.member.as_mut().leave(queue.wait_queue());
         }
     }
 }

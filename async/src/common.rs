@@ -2,8 +2,8 @@
 
 /// Implements it for one of them.
 macro_rules! common {
-    ($queue:ident<$inner:ident: $bound:path>, $source:ty, $bins:expr) => {
-        impl<$inner: $bound, C, R, H> $queue<$inner, C, R, H> {
+    ($queue:ident<$lists:ident: $bound:path>, $source:ty, $shards:expr) => {
+        impl<$lists: $bound, C, R, H> $queue<$lists, C, R, H> {
             /// Who is granted first. Default: [`Order::OldestFirst`].
             ///
             /// ```
@@ -14,7 +14,7 @@ macro_rules! common {
             /// ```
             #[must_use]
             pub const fn with_order(mut self, order: $crate::Order) -> Self {
-                self.hall.options.order = order;
+                self.wait_queue.options.order = order;
                 self
             }
 
@@ -29,7 +29,7 @@ macro_rules! common {
             /// ```
             #[must_use]
             pub const fn with_max_waiters(mut self, waiters: u32) -> Self {
-                self.hall.options.max_waiters = waiters;
+                self.wait_queue.options.max_waiters = waiters;
                 self
             }
 
@@ -59,7 +59,7 @@ macro_rules! common {
             pub const fn with_slack(mut self, slack: core::time::Duration) -> Self {
                 // Every limiter stands a time so far behind.
                 let most = core::time::Duration::from_secs(1);
-                self.hall.options.slack = if slack.as_nanos() > most.as_nanos() {
+                self.wait_queue.options.slack = if slack.as_nanos() > most.as_nanos() {
                     most
                 } else {
                     slack
@@ -80,7 +80,7 @@ macro_rules! common {
             /// ```
             #[must_use]
             pub const fn with_jitter(mut self, jitter: core::time::Duration) -> Self {
-                self.hall.options.jitter = jitter;
+                self.wait_queue.options.jitter = jitter;
                 self
             }
 
@@ -93,12 +93,12 @@ macro_rules! common {
             /// queue.clock().advance(core::time::Duration::from_secs(1));
             /// ```
             pub const fn clock(&self) -> &C {
-                &self.hall.clock
+                &self.wait_queue.clock
             }
         }
 
-        impl<$inner: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H>
-            $queue<$inner, C, R, H>
+        impl<$lists: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H>
+            $queue<$lists, C, R, H>
         {
             /// What has happened so far.
             ///
@@ -116,7 +116,7 @@ macro_rules! common {
             /// # Ok::<(), portcullis_async::Rejected>(())
             /// ```
             pub fn counts(&self) -> $crate::QueueCounts {
-                self.hall.counts()
+                self.wait_queue.counts()
             }
 
             /// Grants what has become available, by time, as the clock tells it, or in whatever
@@ -146,7 +146,7 @@ macro_rules! common {
             /// assert!(second.poll(&mut context).is_ready());
             /// ```
             pub fn advance(&self) -> $crate::Next {
-                self.hall.pass_by()
+                self.wait_queue.pass_by()
             }
 
             /// Closes the queue: whoever waits, and whoever comes, is told
@@ -164,7 +164,7 @@ macro_rules! common {
             /// );
             /// ```
             pub fn close(&self) {
-                self.hall.close();
+                self.wait_queue.close();
             }
 
             /// Whether it has been [closed](Self::close).
@@ -176,11 +176,11 @@ macro_rules! common {
             /// assert!(!queue.is_closed());
             /// ```
             pub fn is_closed(&self) -> bool {
-                self.hall.is_closed()
+                self.wait_queue.is_closed()
             }
         }
 
-        impl<$inner: $bound, C: $crate::Timer, R: $crate::RawLock, H> $queue<$inner, C, R, H> {
+        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H> $queue<$lists, C, R, H> {
             /// A future that sees to the queue's time, for a task of its own, or beside those that
             /// wait: however many they are, one timer. Ready when the queue is closed.
             ///
@@ -263,13 +263,13 @@ macro_rules! common {
             }
         }
 
-        impl<$inner: $bound, C: $crate::Timer, R: $crate::RawLock, H> $crate::drive::Drivable
-            for $queue<$inner, C, R, H>
+        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H> $crate::drive::Drivable
+            for $queue<$lists, C, R, H>
         {
-            type Driven = $crate::hall::Hall<$source, C, R, H, { $bins }>;
+            type Driven = $crate::wait_queue::WaitQueue<$source, C, R, H, { $shards }>;
 
             fn driven(&self) -> &Self::Driven {
-                &self.hall
+                &self.wait_queue
             }
         }
     };

@@ -8,8 +8,8 @@ use core::task::{Context, Poll};
 use portcullis_core::Timestamp;
 
 use crate::acquire::{Anchored, Queued};
-use crate::hall::Waits;
-use crate::list::{Node, Slot, State, Wish};
+use crate::wait_list::{Request, State, Waiter, WaiterSlot};
+use crate::wait_queue::Waits;
 
 /// Waits until every lease of a queue has come back: from
 /// [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
@@ -23,19 +23,19 @@ use crate::list::{Node, Slot, State, Wish};
 /// futures_executor::block_on(Drained::new(Arc::clone(&queue)));
 /// ```
 #[must_use = "a future does nothing until it is polled"]
-pub struct Drained<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> {
+pub struct Drained<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> {
     queue: P,
-    wait: Slot<()>,
+    wait: WaiterSlot<()>,
 }
 
-// SAFETY: the node belongs to the future or to whoever has the queue's lines, which threads share
-// under its lock.
-unsafe impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>> + Send> Send for Drained<P> {}
+// SAFETY: the waiter belongs to the future or to whoever has the queue's wait lists, which threads
+// share under its lock.
+unsafe impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>> + Send> Send for Drained<P> {}
 
 // SAFETY: a shared reference leads to nothing.
-unsafe impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>> + Sync> Sync for Drained<P> {}
+unsafe impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>> + Sync> Sync for Drained<P> {}
 
-impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Drained<P> {
+impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drained<P> {
     /// As [`Queue::drained`](crate::Queue::drained).
     ///
     /// ```
@@ -46,37 +46,37 @@ impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Drained<P> {
     /// futures_executor::block_on(Drained::new(&QUEUE));
     /// ```
     pub const fn new(queue: P) -> Self {
-        let wish = Wish {
+        let request = Request {
             min: 0,
             max: 0,
             deadline: Timestamp::MAX,
         };
         Self {
             queue,
-            wait: Slot::new(wish),
+            wait: WaiterSlot::new(request),
         }
     }
 }
 
-impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Future for Drained<P> {
+impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Future for Drained<P> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: the node is not moved.
+        // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let hall = this.queue.hall();
-        if let Some(node) = this.wait.take() {
+        let wait_queue = this.queue.wait_queue();
+        if let Some(waiter) = this.wait.take() {
             // Taken out, to be woken by another waker.
             // SAFETY: it may have been put there.
-            unsafe { hall.cancel_drained(node) };
-            // SAFETY: in no line any more.
-            if unsafe { Node::state(node) } == State::Granted {
+            unsafe { wait_queue.cancel_drained(waiter) };
+            // SAFETY: in no list any more.
+            if unsafe { Waiter::state(waiter) } == State::Granted {
                 return Poll::Ready(());
             }
         }
-        let node = this.wait.fill(());
+        let waiter = this.wait.fill(());
         // SAFETY: it has just been made, and is pinned; `drop` takes it out.
-        if unsafe { hall.enqueue_drained(node, context.waker()) } {
+        if unsafe { wait_queue.enqueue_drained(waiter, context.waker()) } {
             return Poll::Pending;
         }
         this.wait.take();
@@ -84,16 +84,16 @@ impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Future for Drained<P> {
     }
 }
 
-impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> Drop for Drained<P> {
+impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drop for Drained<P> {
     fn drop(&mut self) {
-        if let Some(node) = self.wait.take() {
+        if let Some(waiter) = self.wait.take() {
             // SAFETY: it may have been put there.
-            unsafe { self.queue.hall().cancel_drained(node) };
+            unsafe { self.queue.wait_queue().cancel_drained(waiter) };
         }
     }
 }
 
-impl<P: Anchored<Target: Queued<Hall: Waits<Key = ()>>>> fmt::Debug for Drained<P> {
+impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> fmt::Debug for Drained<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Drained")
             .field("has_been_polled", &self.wait.is_filled())

@@ -13,12 +13,12 @@ use std::sync::{Arc, Weak};
 use std::task::Wake;
 
 use crate::Timer;
-use crate::crew::{Berth, Driver};
-use crate::hall::{Caller, Hall, Next, Place};
+use crate::drivers::{Driver, DriverSlot};
+use crate::limiter_source::LimiterSource;
 use crate::lock::RawLock;
 use crate::panics::Panic;
-use crate::source::Source;
-use crate::wakes::Wakes;
+use crate::wait_queue::{Caller, Next, Place, WaitQueue};
+use crate::wake_batch::WakeBatch;
 
 /// What can be driven: a queue.
 pub trait Driven {
@@ -44,10 +44,12 @@ pub trait Driven {
     unsafe fn undrive(&self, member: NonNull<Driver>);
 }
 
-impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Driven for Hall<S, C, R, H, B> {
+impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> Driven
+    for WaitQueue<S, C, R, H, B>
+{
     fn tend(&self, waker: &Waker) {
         // SAFETY: it is no member.
-        unsafe { self.see_to(Caller::Attendant, waker) };
+        unsafe { self.see_to(Caller::SelfDriven, waker) };
     }
 
     unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> bool {
@@ -65,27 +67,30 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Driven for Hall<S, C, R
     }
 }
 
-impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
+impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
     /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the
-    /// queue is closed, and its lines are empty.
+    /// queue is closed, and its wait lists are empty.
     ///
     /// # Safety
     ///
     /// As of `next`.
     unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
-        let mut wakes = Wakes::new();
+        let mut batch = WakeBatch::new();
         let mut panic = Panic::NONE;
-        let unarmed = Unarmed { hall: self, caller };
+        let unarmed = Unarmed {
+            wait_queue: self,
+            caller,
+        };
         // A limiter, a clock or a timer that has panicked is asked once more.
         // SAFETY: as the caller says.
-        let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut wakes) });
+        let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
         let is_over = arm().or_else(arm);
         if is_over.is_some() {
             mem::forget(unarmed);
         } else {
             drop(unarmed);
         }
-        wakes.resume();
+        batch.resume();
         panic.resume();
         is_over.unwrap_or(false)
     }
@@ -93,10 +98,10 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     /// # Safety
     ///
     /// As of `next`.
-    unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, wakes: &mut Wakes) -> bool {
+    unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, batch: &mut WakeBatch) -> bool {
         let mut has_armed = false;
         // SAFETY: as the caller says.
-        while let Some(look) = unsafe { self.next(caller, wakes) } {
+        while let Some(look) = unsafe { self.next(caller, batch) } {
             match look.next {
                 Next::At(at) if look.drives => {
                     has_armed = true;
@@ -112,7 +117,7 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 if has_armed {
                     // The queue has begun to attend to itself meanwhile: the timer is to be its
                     // own.
-                    self.rearm(wakes);
+                    self.rearm(batch);
                 }
                 break;
             }
@@ -126,14 +131,16 @@ impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
 }
 
 /// A driver that could not set its timer: another one is woken in its place.
-struct Unarmed<'h, S: Source, C: Timer, R: RawLock, H, const B: usize> {
-    hall: &'h Hall<S, C, R, H, B>,
+struct Unarmed<'h, S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> {
+    wait_queue: &'h WaitQueue<S, C, R, H, B>,
     caller: Caller<'h>,
 }
 
-impl<S: Source, C: Timer, R: RawLock, H, const B: usize> Drop for Unarmed<'_, S, C, R, H, B> {
+impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> Drop
+    for Unarmed<'_, S, C, R, H, B>
+{
     fn drop(&mut self) {
-        self.hall.disarm(self.caller);
+        self.wait_queue.disarm(self.caller);
     }
 }
 
@@ -160,14 +167,14 @@ pub trait Drivable {
 #[must_use = "a future does nothing until it is polled"]
 pub struct Drive<'q, Q: Drivable> {
     queue: &'q Q,
-    berth: Berth,
+    slot: DriverSlot,
 }
 
 impl<'q, Q: Drivable> Drive<'q, Q> {
     pub(crate) const fn new(queue: &'q Q) -> Self {
         Self {
             queue,
-            berth: Berth::new(),
+            slot: DriverSlot::new(),
         }
     }
 }
@@ -178,7 +185,7 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         // SAFETY: the member is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let member = this.berth.coming();
+        let member = this.slot.coming();
         // SAFETY: it is pinned, and `drop` takes it out.
         let is_over = unsafe { this.queue.driven().drive(member, context.waker()) };
         if is_over {
@@ -191,7 +198,7 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
 
 impl<Q: Drivable> Drop for Drive<'_, Q> {
     fn drop(&mut self) {
-        if let Some(member) = self.berth.leaving() {
+        if let Some(member) = self.slot.leaving() {
             // SAFETY: it has driven this alone.
             unsafe { self.queue.driven().undrive(member) };
         }

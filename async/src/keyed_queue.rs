@@ -12,12 +12,12 @@ use stable_deref_trait::StableDeref;
 use crate::Acquire;
 use crate::acquire::{Anchored, Queued};
 use crate::common::common;
-use crate::hall::{Hall, MAX_BINS, earliest};
 use crate::hook::Hook;
+use crate::limiter_source::{LimiterSource, PerKey};
 use crate::lock::RawLock;
 use crate::options::{Options, Order};
 use crate::queue::DefaultLock;
-use crate::source::{Each, Source};
+use crate::wait_queue::{MAX_SHARDS, WaitQueue, earliest};
 
 /// A table of limiters by key, and for each key a queue of those who wait for its permits: no key's
 /// wait holds up another's.
@@ -34,8 +34,8 @@ use crate::source::{Each, Source};
 /// it is for everybody.
 ///
 /// **Cost.** As of a queue; and to wait, to release while somebody waits, and to be granted is a
-/// walk over the *keys* for which somebody waits that are in the same one of 32 bins (16 on 32-bit
-/// targets).
+/// walk over the *keys* for which somebody waits that are in the same one of 32 shards (16 on
+/// 32-bit targets).
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;
@@ -54,13 +54,13 @@ use crate::source::{Each, Source};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
-    pub(crate) hall: KeyedHall<T, C, R, H>,
+    pub(crate) wait_queue: KeyedWaitQueue<T, C, R, H>,
 }
 
 /// Waits for all keys together, unless another number is set.
 const WAITERS: u32 = 4_096;
 
-type KeyedHall<T, C, R, H> = Hall<Each<T>, C, R, H, MAX_BINS>;
+type KeyedWaitQueue<T, C, R, H> = WaitQueue<PerKey<T>, C, R, H, MAX_SHARDS>;
 
 impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked
@@ -88,7 +88,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
             ..Options::new(max_permits)
         };
         Self {
-            hall: Hall::new(Each(table), clock, (), options, R::OPEN),
+            wait_queue: WaitQueue::new(PerKey(table), clock, (), options, R::OPEN),
         }
     }
 
@@ -100,7 +100,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
             ..Options::new(max_permits)
         };
         Self {
-            hall: Hall::new(Each(table), clock, (), options, lock),
+            wait_queue: WaitQueue::new(PerKey(table), clock, (), options, lock),
         }
     }
 
@@ -118,12 +118,12 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     /// ```
     pub fn with_hook<H: Hook>(self, hook: H) -> KeyedQueue<T, C, R, H> {
         KeyedQueue {
-            hall: self.hall.with_hook(hook),
+            wait_queue: self.wait_queue.with_hook(hook),
         }
     }
 }
 
-common!(KeyedQueue<T: QueueKeys>, Each<T>, MAX_BINS);
+common!(KeyedQueue<T: QueueKeys>, PerKey<T>, MAX_SHARDS);
 
 impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// Waits for `n` permits of `key`; as [`Queue::acquire`](crate::Queue::acquire).
@@ -165,7 +165,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # Errors
     ///
     /// As of [`Queue::try_acquire`](crate::Queue::try_acquire). While somebody waits for another
-    /// key in the same bin, and somebody else is at the lines at this moment, it is denied
+    /// key in the same shard, and somebody else is at the wait lists at this moment, it is denied
     /// needlessly.
     ///
     /// ```
@@ -183,7 +183,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         key: &K,
         n: u32,
     ) -> Result<Lease<QueueKey<&Self>>, Denied> {
-        Lease::try_acquire_at(self.key(key), self.hall.clock.now(), n)
+        Lease::try_acquire_at(self.key(key), self.wait_queue.clock.now(), n)
     }
 
     /// Changes the limits, by their own methods, and then grants what has become free; as
@@ -197,7 +197,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// assert_eq!(queue.change(|table| table.limits()[0].set_limit(5)), Ok(2));
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
-        self.hall.change(|source| change(&source.0))
+        self.wait_queue.change(|source| change(&source.0))
     }
 }
 
@@ -271,7 +271,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// ```
     pub fn new<K: Hash + ?Sized>(queue: P, key: &K) -> Self {
         let address = queue
-            .hall
+            .wait_queue
             .source
             .0
             .locate(0, key)
@@ -290,24 +290,24 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// assert!(QueueKey::of(&queue, 1, "alice").is_none());
     /// ```
     pub fn of<K: Hash + ?Sized>(queue: P, limit: usize, key: &K) -> Option<Self> {
-        let address = queue.hall.source.0.locate(limit, key)?;
+        let address = queue.wait_queue.source.0.locate(limit, key)?;
         Some(Self(QueueKeyLimiter { queue, address }))
     }
 }
 
 impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
     fn limiter(&self) -> Key<'_, P::Table> {
-        self.queue.hall.source.at(self.address)
+        self.queue.wait_queue.source.at(self.address)
     }
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the pointer leads to the same queue wherever it is moved.
 unsafe impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
-    type Hall = KeyedHall<P::Table, P::Clock, P::Lock, P::Hook>;
+    type WaitQueue = KeyedWaitQueue<P::Table, P::Clock, P::Lock, P::Hook>;
 
-    fn hall(&self) -> &Self::Hall {
-        &self.queue.hall
+    fn wait_queue(&self) -> &Self::WaitQueue {
+        &self.queue.wait_queue
     }
 
     fn key(&self) -> Address {
@@ -327,20 +327,22 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// What is free, if nobody waits for the key: [`Denied::Exhausted`] else. A closed queue
     /// refuses, [`Denied::Refused`].
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let hall = &self.queue.hall;
-        if hall.is_closed() {
+        let wait_queue = &self.queue.wait_queue;
+        if wait_queue.is_closed() {
             return Err(Denied::Refused { now, permits: n });
         }
-        if hall.options.order == Order::NewestFirst || !hall.is_waited_for(self.address) {
-            return hall.take(self.address, || self.limiter().take_at(now, n));
+        if wait_queue.options.order == Order::NewestFirst || !wait_queue.is_waited_for(self.address)
+        {
+            return wait_queue.take(self.address, || self.limiter().take_at(now, n));
         }
-        hall.take_past_others(self.address, now, n)
+        wait_queue
+            .take_past_others(self.address, now, n)
             .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
     }
 
     /// Of the limiter alone: a take asks who waits.
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        if self.queue.hall.is_closed() {
+        if self.queue.wait_queue.is_closed() {
             return Err(Denied::Refused { now, permits: n });
         }
         self.limiter().peek_at(now, n).map(|_| Plan::NONE)
@@ -349,14 +351,14 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
         let key = self.address;
-        self.queue.hall.give_back(key, |source| {
+        self.queue.wait_queue.give_back(key, |source| {
             (source.at(key).refund_at(now, n, receipt), None)
         })
     }
 
     /// Releases, and has those who wait granted.
     fn release(&self, n: u32) {
-        self.queue.hall.release(self.address, n);
+        self.queue.wait_queue.release(self.address, n);
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -367,9 +369,9 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         self.limiter().capacity()
     }
 
-    /// In use, too, while somebody waits for it (or for another key of the same bin).
+    /// In use, too, while somebody waits for it (or for another key of the same shard).
     fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.queue.hall.is_waited_for(self.address) {
+        if self.queue.wait_queue.is_waited_for(self.address) {
             Idle::InUse
         } else {
             self.limiter().idle_at(now)
@@ -377,14 +379,14 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     }
 
     /// As the limiter says; behind those who wait for the key, where it is oldest first, and nobody
-    /// is at the lines at this moment.
+    /// is at the wait lists at this moment.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::Refused { .. } if self.queue.hall.is_closed() => Retry::Never,
+            Denied::Refused { .. } if self.queue.wait_queue.is_closed() => Retry::Never,
             Denied::Exhausted { now, permits } => earliest(
                 &self.limiter(),
                 now,
-                self.queue.hall.seen_ahead(self.address),
+                self.queue.wait_queue.seen_ahead(self.address),
                 permits,
             ),
             _ => self.limiter().retry(denied),
@@ -402,7 +404,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
 impl<T: QueueKeys, C, R, H> fmt::Debug for KeyedQueue<T, C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedQueue")
-            .field("options", &self.hall.options)
+            .field("options", &self.wait_queue.options)
             .finish_non_exhaustive()
     }
 }

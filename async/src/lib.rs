@@ -10,7 +10,7 @@
 //! [`Timer`] ([`Queue::attend`], [`Queue::attend_shared`]), by a task that runs [`Queue::drive`],
 //! or by whoever calls [`Queue::advance`]; a thread that waits sees to it itself.
 //!
-//! A [`KeyedQueue`] is the same around a table of limiters by key: a line for each key.
+//! A [`KeyedQueue`] is the same around a table of limiters by key: a list for each key.
 //!
 //! # Features
 //!
@@ -33,27 +33,28 @@ extern crate std;
 mod acquire;
 #[cfg(not(loom))]
 mod adapters;
-mod agenda;
 #[cfg(all(feature = "std", not(loom)))]
 mod blocking;
 mod common;
-mod crew;
 mod drained;
 mod drive;
-mod hall;
+mod drivers;
 mod hook;
 mod keyed_queue;
-mod list;
+mod limiter_source;
 mod lock;
-mod marks;
+mod mutex;
 mod options;
 mod panics;
+mod pending_releases;
 mod queue;
 mod rejected;
-mod source;
 mod sync;
 mod timer;
-mod wakes;
+mod timer_heap;
+mod wait_list;
+mod wait_queue;
+mod wake_batch;
 
 pub use acquire::Acquire;
 #[cfg(all(feature = "channel", not(loom)))]
@@ -66,7 +67,6 @@ pub use adapters::{LimitedRead, LimitedWrite};
 pub use adapters::{PerItem, Refused, Weight};
 pub use drained::Drained;
 pub use drive::Drive;
-pub use hall::{Next, QueueCounts};
 pub use hook::{Hook, Outcome, Waited};
 pub use keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
 #[cfg(feature = "critical-section")]
@@ -86,6 +86,7 @@ pub use timer::ThreadTimer;
 pub use timer::Timer;
 #[cfg(feature = "tokio")]
 pub use timer::TokioTimer;
+pub use wait_queue::{Next, QueueCounts};
 
 /// The examples in the README are tests as well.
 #[cfg(all(doctest, feature = "std"))]

@@ -8,13 +8,13 @@ use portcullis_core::{
 
 use crate::acquire::Queued;
 use crate::common::common;
-use crate::hall::{Hall, earliest};
 use crate::hook::Hook;
+use crate::limiter_source::Single;
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
 use crate::options::{Options, Order};
-use crate::source::One;
+use crate::wait_queue::{WaitQueue, earliest};
 use crate::{Acquire, Drained};
 
 /// A limiter, and a queue of those who wait for its permits.
@@ -100,7 +100,7 @@ use crate::{Acquire, Drained};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
-    pub(crate) hall: Hall<One<L>, C, R, H, 1>,
+    pub(crate) wait_queue: WaitQueue<Single<L>, C, R, H, 1>,
 }
 
 /// The lock of a [`Queue`] unless another one is named: [`ThreadLock`].
@@ -126,7 +126,13 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
     #[cfg(not(loom))]
     pub const fn new(limiter: L, clock: C, max_permits: u64) -> Self {
         Self {
-            hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), R::OPEN),
+            wait_queue: WaitQueue::new(
+                Single(limiter),
+                clock,
+                (),
+                Options::new(max_permits),
+                R::OPEN,
+            ),
         }
     }
 
@@ -134,7 +140,7 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
     #[cfg(loom)]
     pub fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
         Self {
-            hall: Hall::new(One(limiter), clock, (), Options::new(max_permits), lock),
+            wait_queue: WaitQueue::new(Single(limiter), clock, (), Options::new(max_permits), lock),
         }
     }
 
@@ -151,7 +157,7 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
     /// ```
     pub fn with_hook<H: Hook>(self, hook: H) -> Queue<L, C, R, H> {
         Queue {
-            hall: self.hall.with_hook(hook),
+            wait_queue: self.wait_queue.with_hook(hook),
         }
     }
 }
@@ -170,8 +176,8 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     #[cfg(not(loom))]
     pub const fn hooked(limiter: L, clock: C, max_permits: u64, hook: H) -> Self {
         Self {
-            hall: Hall::new(
-                One(limiter),
+            wait_queue: WaitQueue::new(
+                Single(limiter),
                 clock,
                 hook,
                 Options::new(max_permits),
@@ -181,7 +187,7 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 }
 
-common!(Queue<L: QueueLimiter>, One<L>, 1);
+common!(Queue<L: QueueLimiter>, Single<L>, 1);
 
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits now, if nobody waits before it.
@@ -203,7 +209,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&Self>, Denied> {
-        Lease::try_acquire_at(self, self.hall.clock.now(), n)
+        Lease::try_acquire_at(self, self.wait_queue.clock.now(), n)
     }
 
     /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing.
@@ -303,7 +309,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     pub fn release_later<P: Deref<Target = Self>>(lease: Lease<P>) {
         let lease = ReleasedLater(Some(lease));
         if let Some(lease) = &lease.0 {
-            lease.limiter().hall.source.0.release(lease.permits());
+            lease.limiter().wait_queue.source.0.release(lease.permits());
         }
     }
 
@@ -337,7 +343,10 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert_eq!(queue.available(), 2);
     /// ```
     pub fn available(&self) -> u64 {
-        self.hall.source.0.available_at(self.hall.clock.now())
+        self.wait_queue
+            .source
+            .0
+            .available_at(self.wait_queue.clock.now())
     }
 
     /// Changes the limiter's settings, by its own methods, and then grants what has become free.
@@ -350,14 +359,16 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert_eq!(queue.change(|limit| limit.set_limit(5)), Ok(2));
     /// ```
     pub fn change<T>(&self, change: impl FnOnce(&L) -> T) -> T {
-        self.hall.change(|source| change(&source.0))
+        self.wait_queue.change(|source| change(&source.0))
     }
 
     /// Whether a newcomer may ask the limiter.
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if self.hall.is_closed() {
+        if self.wait_queue.is_closed() {
             Err(Denied::Refused { now, permits: n })
-        } else if self.hall.options.order == Order::OldestFirst && self.hall.is_waited_for(()) {
+        } else if self.wait_queue.options.order == Order::OldestFirst
+            && self.wait_queue.is_waited_for(())
+        {
             Err(Denied::Exhausted { now, permits: n })
         } else {
             Ok(())
@@ -366,13 +377,13 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the hall is the queue's own.
+// SAFETY: the wait queue is the queue's own.
 unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
-    type Hall = Hall<One<L>, C, R, H, 1>;
+    type WaitQueue = WaitQueue<Single<L>, C, R, H, 1>;
 
     #[inline]
-    fn hall(&self) -> &Self::Hall {
-        &self.hall
+    fn wait_queue(&self) -> &Self::WaitQueue {
+        &self.wait_queue
     }
 
     #[inline]
@@ -399,7 +410,7 @@ where
 {
     fn drop(&mut self) {
         if let Some(lease) = self.0.take() {
-            lease.limiter().hall.mark(());
+            lease.limiter().wait_queue.mark(());
             lease.forget();
         }
     }
@@ -415,40 +426,41 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.pass(now, n)?;
-        self.hall.take((), || self.hall.source.0.take_at(now, n))
+        self.wait_queue
+            .take((), || self.wait_queue.source.0.take_at(now, n))
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         self.pass(now, n)?;
         // A take asks anew who waits.
-        self.hall.source.0.peek_at(now, n).map(|_| Plan::NONE)
+        self.wait_queue.source.0.peek_at(now, n).map(|_| Plan::NONE)
     }
 
     /// As the limiter's, and has those who wait granted.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.hall
+        self.wait_queue
             .give_back((), |source| (source.0.refund_at(now, n, receipt), None))
     }
 
     /// Releases, and has those who wait granted.
     #[inline]
     fn release(&self, n: u32) {
-        self.hall.release((), n);
+        self.wait_queue.release((), n);
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
-        self.hall.source.0.available_at(now)
+        self.wait_queue.source.0.available_at(now)
     }
 
     fn capacity(&self) -> u64 {
-        self.hall.source.0.capacity()
+        self.wait_queue.source.0.capacity()
     }
 
     fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.hall.is_waited_for(()) {
+        if self.wait_queue.is_waited_for(()) {
             Idle::InUse
         } else {
-            self.hall.source.0.idle_at(now)
+            self.wait_queue.source.0.idle_at(now)
         }
     }
 
@@ -456,10 +468,17 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Refused { .. } if self.is_closed() => Retry::Never,
-            Denied::Exhausted { now, permits } if self.hall.options.order == Order::OldestFirst => {
-                earliest(&self.hall.source.0, now, self.hall.queued().into(), permits)
+            Denied::Exhausted { now, permits }
+                if self.wait_queue.options.order == Order::OldestFirst =>
+            {
+                earliest(
+                    &self.wait_queue.source.0,
+                    now,
+                    self.wait_queue.queued().into(),
+                    permits,
+                )
             }
-            _ => self.hall.source.0.retry(denied),
+            _ => self.wait_queue.source.0.retry(denied),
         }
     }
 
@@ -467,7 +486,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
         if let Some(denied) = denied {
             offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
         }
-        self.hall.source.0.metadata(now, denied, offers);
+        self.wait_queue.source.0.metadata(now, denied, offers);
     }
 }
 
@@ -476,7 +495,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C
     const SHARED: bool = L::SHARED;
 
     fn held(&self) -> u64 {
-        self.hall.source.0.held()
+        self.wait_queue.source.0.held()
     }
 }
 
@@ -484,8 +503,8 @@ impl<L: QueueLimiter + fmt::Debug, C, R, H> fmt::Debug for Queue<L, C, R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut queue = f.debug_struct("Queue");
         queue
-            .field("limiter", &self.hall.source.0)
-            .field("options", &self.hall.options)
+            .field("limiter", &self.wait_queue.source.0)
+            .field("options", &self.wait_queue.options)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! The one place that names atomics, so that the queue can also run under [loom], and without
-//! compare-exchange.
+//! The one place that names atomics and cells, so that the queue can also run under [loom], and
+//! without compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
@@ -18,6 +18,27 @@ pub(crate) use core::sync::atomic;
 pub(crate) use loom::sync::atomic;
 #[cfg(not(any(loom, target_has_atomic = "32", not(feature = "portable-atomic"))))]
 pub(crate) use portable_atomic as atomic;
+
+pub(crate) mod cell {
+    #[cfg(loom)]
+    pub(crate) use loom::cell::UnsafeCell;
+
+    /// A cell, with loom's way to reach what is in it.
+    #[cfg(not(loom))]
+    pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+    #[cfg(not(loom))]
+    impl<T> UnsafeCell<T> {
+        pub(crate) const fn new(data: T) -> Self {
+            Self(core::cell::UnsafeCell::new(data))
+        }
+
+        #[inline(always)]
+        pub(crate) fn with_mut<U>(&self, work: impl FnOnce(*mut T) -> U) -> U {
+            work(self.0.get())
+        }
+    }
+}
 
 /// A constructor, `const` unless loom takes the place of the atomics.
 macro_rules! const_unless_loom {

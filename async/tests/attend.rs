@@ -140,7 +140,7 @@ fn a_change_of_the_limit_makes_it_earlier_or_later() {
     let change = |rate| {
         queue
             .change(|bucket| bucket.adjust_at(START, rate, 10, Carry::Keep))
-            .unwrap()
+            .unwrap();
     };
     change(Rate::per_second(2));
     assert_eq!(queue.clock().alarm(), Some(secs(4)));

@@ -392,7 +392,7 @@ mod at_one_instant {
     }
 
     #[test]
-    fn one_behind_a_head_that_was_set_on_the_agenda_after_it_is_granted_too() {
+    fn one_behind_a_head_whose_timer_was_set_after_its_own_is_granted_too() {
         let queue = queue(FixedWindow::new(4, SECOND), 99);
         let _held = now(queue.acquire(4)).unwrap();
         let cancelled = Task::waiting(queue.acquire(1));

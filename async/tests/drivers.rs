@@ -411,7 +411,7 @@ mod threads {
                 threads
                     .into_iter()
                     .all(|thread| thread.join().unwrap() == late)
-            )
+            );
         });
         drop(held);
     }

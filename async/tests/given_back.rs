@@ -174,7 +174,7 @@ fn spiteful() -> ManuallyDrop<Waker> {
             assert!(
                 !IS_SPITEFUL.replace(false) || std::thread::panicking(),
                 "a waker's drop"
-            )
+            );
         },
     );
     thread_local! {

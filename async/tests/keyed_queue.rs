@@ -187,15 +187,15 @@ fn newest_first<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
     queue(table, max_permits).with_order(Order::NewestFirst)
 }
 
-fn bin(table: &impl Keys, key: u64) -> usize {
+fn shard(table: &impl Keys, key: u64) -> usize {
     table.locate(0, &key).unwrap().group(BINS)
 }
 
-/// So many keys of one bin, and one that is in another. The table is not hashed anew, so another
+/// So many keys of one shard, and one that is in another. The table is not hashed anew, so another
 /// one of the same size has them in the same places.
 fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
-    let first = bin(table, 0);
-    let mut same = (0..1_000_000).filter(|&key| bin(table, key) == first);
+    let first = shard(table, 0);
+    let mut same = (0..1_000_000).filter(|&key| shard(table, key) == first);
     let keys = core::array::from_fn(|_| same.next().unwrap());
     let mut addresses: Vec<_> = Vec::new();
     for key in &keys {
@@ -205,7 +205,7 @@ fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
     }
     (
         keys,
-        (0..1_000).find(|&key| bin(table, key) != first).unwrap(),
+        (0..1_000).find(|&key| shard(table, key) != first).unwrap(),
     )
 }
 
@@ -1216,7 +1216,7 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
                     }
                 }
                 90..96 if !beside.waits.is_empty() => {
-                    beside.cancel(random.below(beside.waits.len()))
+                    beside.cancel(random.below(beside.waits.len()));
                 }
                 96 => assert_eq!(
                     queue.advance(),

@@ -172,7 +172,7 @@ fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
         let mut alone = Vec::new();
         let plain = queue(bucket(3), 99).with_order(order);
         trace(&plain, order, seed, |at, n, queue| {
-            alone.push((at, n, available(queue), queue.counts()))
+            alone.push((at, n, available(queue), queue.counts()));
         });
         let mut among = Vec::new();
         let many = AllOf::new((Concurrency::new(1_000), bucket(3), Unlimited));

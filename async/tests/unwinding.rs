@@ -299,7 +299,7 @@ mod time {
         );
     }
 
-    /// The head is on no agenda then, if nothing puts it there.
+    /// The head has no timer then, if nothing sets it.
     #[test]
     fn goes_on_after_a_limiter_that_panics() {
         struct Panics(TokenBucket, Fuse);

@@ -154,7 +154,7 @@ fn no_limiter_allocates() {
             TokenBucket::builder(Rate::per_second(1), u64::MAX)
                 .build()
                 .is_err()
-        )
+        );
     };
     assert_eq!(allocations(refused), 0, "a refusal");
 }

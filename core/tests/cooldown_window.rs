@@ -619,7 +619,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                     last = Some((receipt, model.starts, n));
                 }
                 Err(_) if waiting => {
-                    assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote")
+                    assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote");
                 }
                 Err(_) => tally.waits += 1,
             }

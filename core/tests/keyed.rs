@@ -480,7 +480,7 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
                 // One that is not known is as good as new since it is asked for.
                 (Idle::Since(_), Idle::Since(_)) if self.may_be_forgotten(key) => {}
                 (keyed, plain) => {
-                    assert_eq!(keyed, plain, "{}: key {key} at {now}", self.case.name)
+                    assert_eq!(keyed, plain, "{}: key {key} at {now}", self.case.name);
                 }
             }
         }

@@ -1073,7 +1073,7 @@ fn a_use_while_a_sweep_looks_at_the_entry_keeps_it() {
     let hers = Rc::new(RefCell::new(None));
     let taken = Rc::clone(&hers);
     IN_IDLE.set(Some(Box::new(move || {
-        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(20), 1).ok()
+        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(20), 1).ok();
     })));
     assert_eq!(table.sweep_at(secs(20), ..), 0);
     assert!(hers.borrow().is_some());
@@ -1087,7 +1087,7 @@ fn two_claims_of_a_key_one_within_the_other_share_an_entry() {
     let hers = Rc::new(RefCell::new(None));
     let taken = Rc::clone(&hers);
     IN_PEEK.set(Some(Box::new(move || {
-        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(5), 1).ok()
+        *taken.borrow_mut() = Lease::try_acquire_at(alice, secs(5), 1).ok();
     })));
     assert!(
         alice.try_acquire_at(secs(5), 1).is_err(),

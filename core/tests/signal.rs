@@ -461,10 +461,8 @@ mod interrupted {
             it_value: interval,
         };
         // SAFETY: `timer` is valid for the call.
-        assert_eq!(
-            unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) },
-            0
-        );
+        let set = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
+        assert_eq!(set, 0);
     }
 
     pub(crate) fn run() {

@@ -533,9 +533,9 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when()
         while late - idle > 1 {
             let middle = idle.midpoint(late);
             if bucket.available_at(ns(middle * tick)) > 0 {
-                idle = middle
+                idle = middle;
             } else {
-                late = middle
+                late = middle;
             }
         }
         let (before, now) = (ns(idle * tick), ns(late * tick));

@@ -498,7 +498,7 @@ fn lease_pool(time: Duration) {
                             returned.fetch_add(n.into(), Relaxed);
                         }
                         Err(StaleId) => {
-                            assert!(can_die, "a lease without a deadline was taken back")
+                            assert!(can_die, "a lease without a deadline was taken back");
                         }
                     }
                     used.push(id);

@@ -12,7 +12,7 @@ use portcullis_core::{Lease, LimiterExt, Retry};
 use portcullis_loom::queue::{
     Queued, Task, Woken, beside, beside_of, ends_well, hold, newest_first, queue,
 };
-use portcullis_loom::{Witness, at, explore, explore_within, join, turn};
+use portcullis_loom::{Witness, at, explore, explore_briefly, explore_within, join, turn};
 
 type Wait = Task<Arc<Queued>>;
 
@@ -31,7 +31,7 @@ fn a_request_that_queues_beside_a_release_is_granted() {
 
 #[test]
 fn two_requests_that_queue_beside_a_release_are_granted_one_after_the_other() {
-    explore_within(2, || {
+    explore_briefly(1, 2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
         let release = beside(move || drop(held));
@@ -398,7 +398,7 @@ fn a_permit_that_a_waker_gives_back_goes_to_the_next() {
 
 #[test]
 fn who_comes_after_a_wait_is_granted_nothing_before_it() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let queue = queue(2);
         let held = hold(&queue, 2);
         let mut wait = Task::polled(&queue, 1);

@@ -15,7 +15,7 @@ use portcullis_core::{Concurrency, Keyed, Lease, Limiter, Line};
 use portcullis_loom::queue::{
     Lock, Still, Task, Woken, beside, beside_of, leave_all, lines_end_well, nobody_waits,
 };
-use portcullis_loom::{Itself, at, explore, explore_within, join, turn};
+use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
 
 type Table = Keyed<Concurrency, Vec<Line>, BuildHasherDefault<Itself>>;
 type Lines = KeyedQueue<Table, Still, Lock>;
@@ -23,7 +23,7 @@ type Pointer = QueueKey<Arc<Lines>>;
 type Wait = Task<Pointer>;
 
 const A: u64 = 1;
-/// In the same bin as `A`.
+/// In the same shard as `A`.
 const NEAR: u64 = 3;
 /// In the other one.
 const FAR: u64 = 6;
@@ -35,8 +35,8 @@ fn queues() -> Arc<Lines> {
         vec![Line::new()],
         BuildHasherDefault::default(),
     );
-    let bin = |key: u64| table.key(&key).address().group(2);
-    assert!(bin(A) == bin(NEAR) && bin(A) != bin(FAR));
+    let shard = |key: u64| table.key(&key).address().group(2);
+    assert!(shard(A) == shard(NEAR) && shard(A) != shard(FAR));
     Arc::new(KeyedQueue::with_lock(table, Still, 9, Lock::new()))
 }
 
@@ -78,7 +78,7 @@ fn ends_well<const N: usize>(queue: &Arc<Lines>, limit: u64, lines: [(u64, Vec<&
     );
 }
 
-/// Runs a model once with two keys in one bin, and once with two in two.
+/// Runs a model once with two keys in one shard, and once with two in two.
 fn near_and_far(model: fn(u64)) {
     explore(move || model(NEAR));
     explore(move || model(FAR));
@@ -160,8 +160,8 @@ fn releases_of_two_keys_that_find_the_lines_held_are_both_granted_by_who_holds_t
             );
         }
     };
-    explore_within(2, model(NEAR));
-    explore_within(2, model(FAR));
+    explore_briefly(1, 2, model(NEAR));
+    explore_briefly(1, 2, model(FAR));
 }
 
 #[test]

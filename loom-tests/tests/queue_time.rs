@@ -15,7 +15,7 @@ use portcullis_loom::queue::{
     Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed,
     timed,
 };
-use portcullis_loom::{at, explore, join, turn};
+use portcullis_loom::{at, explore, explore_briefly, join, turn};
 
 type Tokens = Queued<TokenBucket, Timed>;
 
@@ -407,7 +407,7 @@ fn a_timer_that_fires_beside_a_new_head_is_armed_for_that() {
 
 #[test]
 fn a_timer_that_fires_in_time_beside_a_new_head_grants_or_is_armed() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let (queue, mut old) = attended(Order::NewestFirst);
         let fire = beside_of(&queue, |queue| {
             queue.clock().advance_to(2);

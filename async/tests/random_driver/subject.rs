@@ -453,9 +453,9 @@ impl<E: Each> Subject for Lines<E> {
         while free - denied > 1 {
             let middle = denied + (free - denied) / 2;
             if self.is_free(key, middle, n) {
-                free = middle
+                free = middle;
             } else {
-                denied = middle
+                denied = middle;
             }
         }
         Some(free)

@@ -298,9 +298,9 @@ impl<S: Subject> Meddles for World<S> {
         seen.meddled += 1;
         self.seen.set(seen);
         if under_lock {
-            self.act_under_lock()
+            self.act_under_lock();
         } else {
-            self.act_within()
+            self.act_within();
         }
     }
 }

@@ -196,7 +196,7 @@ impl<S: Subject> World<S> {
         for slot in 0..SLOTS as u8 {
             match self.take(slot) {
                 Slot::Taken { n, .. } if S::HOLDS => {
-                    self.subject.with(|limiter| limiter.release(n))
+                    self.subject.with(|limiter| limiter.release(n));
                 }
                 Slot::Extra(extra) => S::finish(self, ManuallyDrop::into_inner(extra)),
                 Slot::Taken { .. } | Slot::Empty => {}

@@ -34,7 +34,7 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "permits that come back by release", permits::check);
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
     tally.group(board, "waits that an interrupt ends", |tally| {
-        queue::check(board, tally)
+        queue::check(board, tally);
     });
 }
 
@@ -43,7 +43,7 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "tables by key against models", keyed::check);
     tally.group(board, "waits by key that an interrupt ends", |tally| {
-        keyed_queue::check(board, tally)
+        keyed_queue::check(board, tally);
     });
     tally.group(
         board,
@@ -55,6 +55,6 @@ pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
 /// Interrupts calls at each of their instructions, and says at how many.
 pub fn preempt(board: &dyn Preempting, tally: &mut Tally) {
     tally.group(board, "calls interrupted at each instruction", |tally| {
-        preempt::sweep(board, tally)
+        preempt::sweep(board, tally);
     });
 }

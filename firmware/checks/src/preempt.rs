@@ -411,7 +411,7 @@ static SCENARIOS: &[Scenario] = &[
                 CHANGED
                     .adjust_at(ALWAYS, Rate::per_second(1), 3, Carry::Additive)
                     .is_ok(),
-            )
+            );
         },
         |point| {
             let full = CHANGED

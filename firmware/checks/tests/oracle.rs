@@ -255,9 +255,9 @@ fn retry(model: &dyn Model, at: u64, n: u64) -> u64 {
     while enough - early > 1 {
         let middle = u64::midpoint(early, enough);
         if model.has(middle) >= n {
-            enough = middle
+            enough = middle;
         } else {
-            early = middle
+            early = middle;
         }
     }
     enough

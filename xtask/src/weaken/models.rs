@@ -11,15 +11,15 @@ const LINE: &str = "core/src/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
 const KEYED_ARRAY: &str = "core/src/keyed_array.rs";
 const TABLE: &str = "core/src/table.rs";
-const HALL: &str = "async/src/hall.rs";
-const ADMIT: &str = "async/src/hall/admit.rs";
-const SERVE: &str = "async/src/hall/serve.rs";
-const WAITS: &str = "async/src/hall/waits.rs";
-const DRIVER: &str = "async/src/hall/driver.rs";
-const MARKS: &str = "async/src/marks.rs";
-const LIST: &str = "async/src/list.rs";
+const WAIT_QUEUE: &str = "async/src/wait_queue.rs";
+const ADMIT: &str = "async/src/wait_queue/admit.rs";
+const SERVE: &str = "async/src/wait_queue/serve.rs";
+const WAITS: &str = "async/src/wait_queue/waits.rs";
+const DRIVER: &str = "async/src/wait_queue/driver.rs";
+const PENDING_RELEASES: &str = "async/src/pending_releases.rs";
+const WAIT_LIST: &str = "async/src/wait_list.rs";
 const DRIVE: &str = "async/src/drive.rs";
-const CREW: &str = "async/src/crew.rs";
+const DRIVERS: &str = "async/src/drivers.rs";
 const QUEUE: &str = "async/src/queue.rs";
 const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
 const SEED: &str = "core/src/seed.rs";
@@ -1101,7 +1101,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // The queue of waits: who gives back and who queues.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
         text: "fence(SeqCst);",
         by: "",
@@ -1138,7 +1138,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn give_back<T>(",
         text: "watched != Some(false)",
         by: "watched.is_none()",
@@ -1165,9 +1165,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not
     // told.
     Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "!CLOSED & !occupied",
+        file: WAIT_QUEUE,
+        within: "fn lower_gate(&self",
+        text: "!CLOSED & !lists.occupied",
         by: "!CLOSED",
         test: (
             "queue_limits",
@@ -1175,9 +1175,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "if occupied == 0 {",
+        file: WAIT_QUEUE,
+        within: "fn lower_gate(&self",
+        text: "if lists.occupied == 0 {",
         by: "if true {",
         test: (
             "queue_limits",
@@ -1185,9 +1185,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
-        within: "Drop for Leave<",
-        text: "self.0.source.watch(false);",
+        file: WAIT_QUEUE,
+        within: "fn lower_gate(&self",
+        text: "self.source.watch(false);",
         by: "",
         test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
@@ -1195,7 +1195,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: QUEUE,
         within: "fn pass(&self",
-        text: "self.hall.is_waited_for(())",
+        text: "self.wait_queue.is_waited_for(())",
         by: "false",
         test: (
             "queue",
@@ -1215,7 +1215,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: KEYED_QUEUE,
         within: "fn take_at(",
-        text: "!hall.is_waited_for(self.address)",
+        text: "!wait_queue.is_waited_for(self.address)",
         by: "true",
         test: (
             "queue_keyed",
@@ -1223,10 +1223,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn take_past_others(",
-        text: "inner.bins[S::bin(key, B)].head(key).is_none()",
-        by: "inner.bins[0].head(key).is_none() || true",
+        text: "lists.shards[S::shard(key, B)].head(key).is_none()",
+        by: "lists.shards[0].head(key).is_none() || true",
         test: (
             "queue_keyed",
             "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
@@ -1234,8 +1234,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Who marks, and who lets go of the lines.
     Mutant {
-        file: MARKS,
-        within: "fn are_left<",
+        file: PENDING_RELEASES,
+        within: "fn is_any<",
         text: "fence(SeqCst);",
         by: "",
         test: (
@@ -1244,8 +1244,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: MARKS,
-        within: "fn leave(&self",
+        file: PENDING_RELEASES,
+        within: "fn add(&self",
         text: "SeqCst",
         by: "crate::sync::atomic::Ordering::Acquire",
         test: (
@@ -1254,7 +1254,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: MARKS,
+        file: PENDING_RELEASES,
         within: "fn take(&self",
         text: "swap(0, SeqCst)",
         by: "swap(0, crate::sync::atomic::Ordering::Release)",
@@ -1262,8 +1262,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A mark that is no read-modify-write.
     Mutant {
-        file: MARKS,
-        within: "fn leave(&self",
+        file: PENDING_RELEASES,
+        within: "fn add(&self",
         text: "self.0.fetch_or(bits, SeqCst);",
         by: "self.0.store(self.0.load(Relaxed) | bits, SeqCst);",
         test: (
@@ -1272,7 +1272,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: MARKS,
+        file: PENDING_RELEASES,
         within: "fn take(&self",
         text: "self.0.swap(0, SeqCst)",
         by: "{ let bits = self.0.load(SeqCst); self.0.store(0, SeqCst); bits }",
@@ -1283,27 +1283,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // No mark, or that of another line.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
-        text: "self.marks.unless_forgotten(bin)",
-        by: "self.marks.unless_forgotten(0)",
+        text: "self.pending.restore_on_drop(shard)",
+        by: "self.pending.restore_on_drop(0)",
         test: (
             "queue",
             "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
-        text: "self.marks.unless_forgotten(bin)",
-        by: "self.marks.unless_forgotten(1)",
+        text: "self.pending.restore_on_drop(shard)",
+        by: "self.pending.restore_on_drop(1)",
         test: (
             "queue_keyed",
             "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
         text: "Some(key)",
         by: "None",
@@ -1313,9 +1313,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn mark(&self",
-        text: "self.marks.leave(Self::bit(key));",
+        text: "self.pending.add(Self::bit(key));",
         by: "let _ = key;",
         test: (
             "queue_limits",
@@ -1324,16 +1324,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
         text: "if next.is_some() {",
         by: "if false {",
         test: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn change<T>(",
-        text: "inner.occupied & !DRAINED",
-        by: "inner.occupied & 1",
+        text: "lists.occupied & !DRAINED",
+        by: "lists.occupied & 1",
         test: (
             "queue_keyed",
             "waits_for_two_keys_beside_a_higher_limit_are_granted",
@@ -1341,8 +1341,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A mark that goes with a panic, or with a full batch.
     Mutant {
-        file: MARKS,
-        within: "Drop for Unless<",
+        file: PENDING_RELEASES,
+        within: "Drop for RestoreOnDrop<",
         text: "if self.bits != 0",
         by: "if false",
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
@@ -1360,7 +1360,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "marks.bits |= key.map_or(1, Self::bit);",
+        text: "pending.bits |= key.map_or(1, Self::bit);",
         by: "",
         test: (
             "queue_time",
@@ -1370,7 +1370,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "|due| due <= now) {\n            marks.bits |= 1;",
+        text: "|due| due <= now) {\n            pending.bits |= 1;",
         by: "|due| due <= now) {",
         test: (
             "queue",
@@ -1380,15 +1380,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "inner.bins[bin].heads().next() { if wakes.is_full() { marks.bits |= 1;",
-        by: "inner.bins[bin].heads().next() { if wakes.is_full() {",
+        text: "lists.shards[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.shards[shard].heads().next() { if batch.is_full() {",
         test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "inner.drainers.heads().next() { if wakes.is_full() { marks.bits |= 1;",
-        by: "inner.drainers.heads().next() { if wakes.is_full() {",
+        text: "lists.drainers.heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.drainers.heads().next() { if batch.is_full() {",
         test: (
             "queue_limits",
             "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told",
@@ -1396,16 +1396,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Nobody looks at the marks after letting go.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn with_wakes<T>(",
-        text: "self.wake_and_grant(wakes);",
-        by: "wakes.wake();",
+        text: "self.wake_and_grant(batch);",
+        by: "batch.wake();",
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue(&self, node: NonNull<Node<S::Key>>",
-        text: "self.marks.are_left::<R>()",
+        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<S::Key>>",
+        text: "self.pending.is_any::<R>()",
         by: "false",
         test: (
             "queue",
@@ -1413,29 +1413,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn wake_and_grant(&self",
-        text: "!self.try_grant(None, wakes)",
-        by: "{ self.try_grant(None, wakes); wakes.wake(); true }",
+        text: "!self.try_grant(None, batch)",
+        by: "{ self.try_grant(None, batch); batch.wake(); true }",
         test: (
             "queue",
             "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn take_past_others(",
-        text: "self.wake_and_grant(&mut wakes);",
-        by: "wakes.wake();",
+        text: "self.wake_and_grant(&mut batch);",
+        by: "batch.wake();",
         test: (
             "queue_keyed",
             "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile",
         ),
     },
     Mutant {
-        file: HALL,
-        within: "Drop for GrantAll<",
-        text: "quietly(|| self.0.wake_and_grant(&mut Wakes::new()));",
+        file: WAIT_QUEUE,
+        within: "Drop for GrantOnUnwind<",
+        text: "quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));",
         by: "",
         test: (
             "queue_limits",
@@ -1444,9 +1444,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A hand-over: the same; others are free, and nobody is told, or the gate stays raised.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.marks.are_left::<R>() {",
+        text: "if self.pending.is_any::<R>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1454,9 +1454,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.marks.are_left::<R>() {",
+        text: "if self.pending.is_any::<R>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1464,29 +1464,29 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if goes_on {",
-        by: "if false && goes_on {",
+        text: "if handed.goes_on {",
+        by: "if false && handed.goes_on {",
         test: (
             "queue_handover",
             "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if !others_are_free {",
-        by: "if true {",
+        text: "is_none_or(|handed| handed.others_are_free)",
+        by: "is_none()",
         test: (
             "queue_handover",
             "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "let panicking = GrantAll(self);",
+        text: "let panicking = GrantOnUnwind(self);",
         by: "let panicking = ();",
         test: (
             "queue_limits",
@@ -1495,8 +1495,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // It hands over what is not waited for, or nothing.
     Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
+        file: WAIT_QUEUE,
+        within: "fn hand_to_head(&self",
         text: "min != n || max != n || ",
         by: "min > max || ",
         test: (
@@ -1505,7 +1505,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
         text: "handed.is_some()",
         by: "true",
@@ -1515,7 +1515,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn hand_over(&self",
         text: "return false;",
         by: "return true;",
@@ -1527,8 +1527,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // What a wait's state was before the lines were held.
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
-        text: "if Node::state(node) != State::Waiting {",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        text: "if Waiter::state(waiter) != State::Waiting {",
         by: "if false {",
         test: (
             "queue",
@@ -1537,8 +1537,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn outcome(&self, node: NonNull<Node<S::Key>>",
-        text: "let waits = Node::state(node) == State::Waiting;",
+        within: "unsafe fn outcome(&self, waiter: NonNull<Waiter<S::Key>>",
+        text: "let waits = Waiter::state(waiter) == State::Waiting;",
         by: "let waits = true;",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
     },
@@ -1552,10 +1552,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Those who wait for all to come back are forgotten, or told too early.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
-        text: "(bin | DRAINED)",
-        by: "bin",
+        text: "(shard | DRAINED)",
+        by: "shard",
         test: (
             "queue_limits",
             "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told",
@@ -1563,7 +1563,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
         text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
         by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
         test: (
@@ -1573,8 +1573,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, node: NonNull<Node<S::Key>>",
-        text: "inner.occupied |= DRAINED;",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
+        text: "lists.occupied |= DRAINED;",
         by: "",
         test: (
             "queue_limits",
@@ -1603,24 +1603,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A close tells nobody, or takes what is free; nobody who is evicted is told.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn close(&self",
-        text: "self.drain(inner, wakes, None);",
+        text: "self.drain(lists, batch, None);",
         by: "",
         test: ("queue", "a_request_beside_a_close_is_told"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "self.settle(inner, wakes, head, State::Closed, None, now);",
-        by: "let taken = take(&self.source.at(unsafe { (*head.as_ptr()).key }), now, 1, 1);\n                    self.settle(inner, wakes, head, State::Closed, taken.ok().filter(|_| false), now);",
+        text: "self.settle(lists, batch, head, State::Closed, None, now);",
+        by: "let taken = take(&self.source.at(unsafe { (*head.as_ptr()).key }), now, 1, 1);\n                    self.settle(lists, batch, head, State::Closed, taken.ok().filter(|_| false), now);",
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
     Mutant {
         file: SERVE,
         within: "fn settle(",
-        text: "wakes.push(waker);",
-        by: "if outcome != State::Evicted {\n            wakes.push(waker);\n        }",
+        text: "batch.push(waker);",
+        by: "if outcome != State::Evicted {\n            batch.push(waker);\n        }",
         test: (
             "queue",
             "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has",
@@ -1669,9 +1669,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Those who see to the time: one is not told, or leaves, or unwinds, and no other one is told.
     Mutant {
-        file: HALL,
-        within: "fn tell(&mut self, wakes",
-        text: "wakes.tell_driver(waker)",
+        file: WAIT_QUEUE,
+        within: "fn tell(&mut self, batch",
+        text: "batch.tell_driver(waker)",
         by: "drop(waker)",
         test: (
             "queue_time",
@@ -1679,9 +1679,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
-        within: "fn tell(&mut self, wakes",
-        text: "wakes.tell_attendant(waker)",
+        file: WAIT_QUEUE,
+        within: "fn tell(&mut self, batch",
+        text: "batch.tell_attendant(waker)",
         by: "drop(waker)",
         test: (
             "queue_time",
@@ -1689,7 +1689,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: CREW,
+        file: DRIVERS,
         within: "pub(crate) unsafe fn leave(",
         text: "self.open();",
         by: "",
@@ -1699,7 +1699,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: CREW,
+        file: DRIVERS,
         within: "pub(crate) fn attend(",
         text: "self.open();",
         by: "",
@@ -1711,7 +1711,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: DRIVER,
         within: "pub(crate) fn disarm(",
-        text: "wakes.tell_driver(waker)",
+        text: "batch.tell_driver(waker)",
         by: "drop(waker)",
         test: (
             "queue_time",
@@ -1721,7 +1721,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: DRIVE,
         within: "unsafe fn see_to(",
-        text: "let unarmed = Unarmed { hall: self, caller };",
+        text: "let unarmed = Unarmed { wait_queue: self, caller };",
         by: "let unarmed = ();",
         test: (
             "queue_time",
@@ -1739,9 +1739,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn with_wakes_or_mark<T>(",
-        text: "self.marks.leave(TIME);",
+        text: "self.pending.add(TIME);",
         by: "",
         test: (
             "queue_time",
@@ -1751,7 +1751,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "inner.timed.open();",
+        text: "lists.timed.open();",
         by: "",
         test: (
             "queue_time",
@@ -1759,16 +1759,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn close(&self",
-        text: "wakes.push(Some(waker));",
+        text: "batch.push(Some(waker));",
         by: "drop(waker);",
         test: ("queue_time", "a_driver_beside_a_close_comes_to_its_end"),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn wake_and_grant(&self",
-        text: "self.marks.leave(TIME);",
+        text: "self.pending.add(TIME);",
         by: "",
         test: (
             "queue_time",
@@ -1777,8 +1777,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SERVE,
-        within: "Drop for Unserved<",
-        text: "self.inner.schedule(self.head);",
+        within: "Drop for RetryOnUnwind<",
+        text: "self.lists.schedule(self.head);",
         by: "",
         test: (
             "queue_time",
@@ -1788,8 +1788,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A deadline makes way for nobody.
     Mutant {
         file: SERVE,
-        within: "fn keep_agenda(",
-        text: "self.serve(inner, wakes, next, as_of, now);",
+        within: "fn run_timers(",
+        text: "self.serve(lists, batch, next, as_of, now);",
         by: "let _ = next;",
         test: (
             "queue_time",
@@ -1798,14 +1798,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // What came before a grant.
     Mutant {
-        file: LIST,
+        file: WAIT_LIST,
         within: "unsafe fn state(",
         text: "load(Acquire)",
         by: "load(Relaxed)",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
     },
     Mutant {
-        file: LIST,
+        file: WAIT_LIST,
         within: "unsafe fn settle(",
         text: "Release)",
         by: "Relaxed)",

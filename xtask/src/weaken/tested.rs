@@ -3,15 +3,15 @@
 use super::Mutant;
 
 const BLOCKING: &str = "async/src/blocking.rs";
-const CREW: &str = "async/src/crew.rs";
+const DRIVERS: &str = "async/src/drivers.rs";
 const DRIVE: &str = "async/src/drive.rs";
-const DRIVER: &str = "async/src/hall/driver.rs";
-const HALL: &str = "async/src/hall.rs";
-const ADMIT: &str = "async/src/hall/admit.rs";
-const SERVE: &str = "async/src/hall/serve.rs";
+const DRIVER: &str = "async/src/wait_queue/driver.rs";
+const WAIT_QUEUE: &str = "async/src/wait_queue.rs";
+const ADMIT: &str = "async/src/wait_queue/admit.rs";
+const SERVE: &str = "async/src/wait_queue/serve.rs";
 const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
 const QUEUE: &str = "async/src/queue.rs";
-const WAITS: &str = "async/src/hall/waits.rs";
+const WAITS: &str = "async/src/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
     // What is given back late, or by one that is late.
@@ -58,14 +58,14 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
 pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     // Drivers.
     Mutant {
-        file: CREW,
+        file: DRIVERS,
         within: "pub(crate) unsafe fn leave(",
         text: "self.open();",
         by: "",
         test: ("drivers", "a_driver_that_leaves_has_the_next_one_told"),
     },
     Mutant {
-        file: CREW,
+        file: DRIVERS,
         within: "pub(crate) fn attend(",
         text: "self.open();",
         by: "",
@@ -102,7 +102,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "pub(crate) fn close(",
         text: "are_left = true;\n                        break;",
         by: "break;",
@@ -135,7 +135,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: BLOCKING,
         within: "fn drop(&mut self)",
-        text: "self.member.as_mut().leave(queue.hall());",
+        text: "self.member.as_mut().leave(queue.wait_queue());",
         by: "let _ = queue;",
         test: (
             "unwinding",
@@ -172,16 +172,16 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     // A queue that closes.
     Mutant {
-        file: HALL,
-        within: "fn hand_over(&self",
-        text: " || inner.closed || ",
+        file: WAIT_QUEUE,
+        within: "fn hand_to_head(&self",
+        text: " || lists.closed || ",
         by: " || ",
         test: ("corners", "while_a_queue_closes_nobody_is_granted"),
     },
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn enter_behind(",
-        text: "&& !inner.closed",
+        text: "&& !lists.closed",
         by: "",
         test: ("corners", "while_a_queue_closes_nobody_is_let_in"),
     },
@@ -199,7 +199,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     // Whoever waits behind is not granted.
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, node: NonNull<Node<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
         text: "if next.is_some() {",
         by: "if false {",
         test: (
@@ -219,9 +219,9 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     // Nor is it if something panics.
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "pub(crate) fn give_back<T>(",
-        text: "let panicking = GrantBins(self, Self::bit(key));",
+        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -229,9 +229,9 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "pub(crate) fn change<T>(",
-        text: "let panicking = GrantBins(self, usize::MAX >> (usize::BITS as usize - B));",
+        text: "let panicking = GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - B));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -239,24 +239,24 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "fn grant(&self",
-        text: "self.marks.unless_forgotten(bin)",
-        by: "self.marks.unless_forgotten(0)",
+        text: "self.pending.restore_on_drop(shard)",
+        by: "self.pending.restore_on_drop(0)",
         test: (
             "given_back",
             "a_release_in_which_the_clock_panics_is_granted",
         ),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "pub(crate) fn take<T>(",
-        text: "let panicking = GrantBins(self, Self::bit(key));",
+        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
         by: "let panicking = ();",
         test: ("random_driver", "queues_around_permits_and_rates"),
     },
     Mutant {
-        file: HALL,
+        file: WAIT_QUEUE,
         within: "pub(crate) fn take<T>(",
         text: "taken.is_err() && ",
         by: "false && ",
@@ -268,8 +268,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "fn give_back(&mut self)",
-        text: "hall.lock.lock(|| {",
-        by: "hall.with(|_, _| {",
+        text: "wait_queue.lists.lock(|lists| {",
+        by: "wait_queue.with(|lists, _| {",
         test: (
             "given_back",
             "a_refund_of_a_composition_comes_before_what_was_released_later",

@@ -4,21 +4,21 @@ use portcullis_core::{
     Address, Denied, Key, Limiter, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
 };
 
-/// Where a hall has its limiters from.
-pub trait Source {
+/// Where a wait queue has its limiters from.
+pub trait LimiterSource {
     /// What tells them apart.
     type Key: Copy + PartialEq + Send + Sync + fmt::Debug;
     type At<'s>: Limiter
     where
         Self: 's;
 
-    /// Whether others may take from the limiters past the hall.
+    /// Whether others may take from the limiters past the wait queue.
     const SHARED: bool;
 
     fn at(&self, key: Self::Key) -> Self::At<'_>;
 
-    /// Which one of `bins` bins a key belongs to.
-    fn bin(key: Self::Key, bins: usize) -> usize;
+    /// Which one of `shards` shards a key belongs to.
+    fn shard(key: Self::Key, shards: usize) -> usize;
 
     /// Whether anybody waits.
     fn watch(&self, waits: bool);
@@ -51,9 +51,9 @@ pub trait Source {
 
 /// One limiter.
 #[derive(Debug)]
-pub struct One<L>(pub(crate) L);
+pub struct Single<L>(pub(crate) L);
 
-impl<L: QueueLimiter> Source for One<L> {
+impl<L: QueueLimiter> LimiterSource for Single<L> {
     type Key = ();
     type At<'s>
         = &'s L
@@ -68,7 +68,7 @@ impl<L: QueueLimiter> Source for One<L> {
     }
 
     #[inline]
-    fn bin((): (), _: usize) -> usize {
+    fn shard((): (), _: usize) -> usize {
         0
     }
 
@@ -116,9 +116,9 @@ impl<L: QueueLimiter> Source for One<L> {
 
 /// One limiter for each key.
 #[derive(Debug)]
-pub struct Each<T>(pub(crate) T);
+pub struct PerKey<T>(pub(crate) T);
 
-impl<T: QueueKeys> Source for Each<T> {
+impl<T: QueueKeys> LimiterSource for PerKey<T> {
     type Key = Address;
     type At<'s>
         = Key<'s, T>
@@ -133,8 +133,8 @@ impl<T: QueueKeys> Source for Each<T> {
     }
 
     #[inline]
-    fn bin(key: Address, bins: usize) -> usize {
-        key.group(bins)
+    fn shard(key: Address, shards: usize) -> usize {
+        key.group(shards)
     }
 
     /// The table's words have no room for it: releases look at the gate.

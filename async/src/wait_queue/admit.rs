@@ -1,4 +1,4 @@
-//! Letting a newcomer in, or not.
+//! Admission of a new request: it takes at once, waits, or is refused.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -8,20 +8,20 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::serve::take;
 use super::waits::Taken;
-use super::{Grant, Hall, Inner};
+use super::{Grant, Lists, WaitQueue};
 use crate::Rejected;
 use crate::hook::Hook;
-use crate::list::{Ask, Bin, End, Node, State, Wish};
+use crate::limiter_source::LimiterSource;
 use crate::lock::RawLock;
 use crate::options::{Options, Order};
-use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
-use crate::wakes::Wakes;
+use crate::wait_list::{End, NextTry, Request, Shard, State, Waiter};
+use crate::wake_batch::WakeBatch;
 
-impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Puts a newcomer into its line, if it is plain that it has to wait, and that there is room
-    /// for it; takes its waker then.
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+    /// Puts a new request into its wait list, if it plainly has to wait and there is room for it.
+    /// Then takes its waker.
     ///
     /// # Safety
     ///
@@ -29,17 +29,17 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     #[inline(always)]
     pub(super) unsafe fn enter_behind(
         &self,
-        inner: &mut Inner<S::Key, B>,
-        node: NonNull<Node<S::Key>>,
+        lists: &mut Lists<S::Key, B>,
+        waiter: NonNull<Waiter<S::Key>>,
         waker: &mut Option<Waker>,
     ) -> bool
     where
         H: Hook,
     {
-        // SAFETY: the node is ours, as the caller says.
-        let Node { key, wish, .. } = unsafe { &*node.as_ptr() };
-        let bin = S::bin(*key, B);
-        let head = inner.bins[bin].head(*key);
+        // SAFETY: the waiter is ours, as the caller says.
+        let Waiter { key, request, .. } = unsafe { &*waiter.as_ptr() };
+        let shard = S::shard(*key, B);
+        let head = lists.shards[shard].head(*key);
         let Options {
             order,
             max_permits,
@@ -48,20 +48,20 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         } = self.options;
         let is_plain = order == Order::OldestFirst
             && head.is_some()
-            && !inner.closed
-            // Whether there can be more is asked.
-            && wish.min <= 1
-            && wish.deadline == Timestamp::MAX
-            && inner.counts.waiters < max_waiters
-            && Bin::room(head) + wish.room() <= max_permits;
+            && !lists.closed
+            // For more, the limiter is asked whether they can ever be granted.
+            && request.min <= 1
+            && request.deadline == Timestamp::MAX
+            && lists.counts.waiters < max_waiters
+            && Shard::room(head) + request.room() <= max_permits;
         if is_plain {
             // SAFETY: the same.
-            unsafe { self.enter(inner, node, head, waker) };
+            unsafe { self.enter(lists, waiter, head, waker) };
         }
         is_plain
     }
 
-    /// Takes for a newcomer, or puts it into its line, or refuses it.
+    /// Takes for a new request, or puts it into its wait list, or refuses it.
     ///
     /// # Safety
     ///
@@ -69,28 +69,28 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
     #[cold]
     pub(super) unsafe fn decide(
         &self,
-        node: NonNull<Node<S::Key>>,
+        waiter: NonNull<Waiter<S::Key>>,
         waker: Waker,
     ) -> Option<Result<Grant, Rejected>>
     where
         H: Hook,
     {
-        // SAFETY: the node is ours, as the caller says.
-        let (key, wish) = unsafe { ((*node.as_ptr()).key, (*node.as_ptr()).wish) };
+        // SAFETY: the waiter is ours, as the caller says.
+        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
         let mut waker = Some(waker);
         loop {
-            let step = self.with(|inner, wakes| {
-                let mut ask = Ask::ON_RELEASE;
-                let step = self.admit(inner, wakes, key, wish, &mut ask);
+            let step = self.with(|lists, batch| {
+                let mut next_try = NextTry::ON_RELEASE;
+                let step = self.admit(lists, batch, key, request, &mut next_try);
                 if let Step::Wait = step {
-                    let head = inner.bins[S::bin(key, B)].head(key);
+                    let head = lists.shards[S::shard(key, B)].head(key);
                     // SAFETY: the same.
                     unsafe {
-                        self.enter(inner, node, head, &mut waker);
-                        (*node.as_ptr()).ask = ask;
-                        inner.schedule(node);
+                        self.enter(lists, waiter, head, &mut waker);
+                        (*waiter.as_ptr()).next_try = next_try;
+                        lists.schedule(waiter);
                         if let Some(head) = head {
-                            inner.schedule(head);
+                            lists.schedule(head);
                         }
                     }
                 }
@@ -98,7 +98,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             });
             match step {
                 Step::Settled(outcome) => {
-                    // Its drop may panic: what was taken is given back then.
+                    // Its drop may panic. Then what was taken is given back.
                     drop(waker.take());
                     return Some(outcome.map(Taken::keep));
                 }
@@ -108,31 +108,31 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// Decides on a newcomer, under the lock.
+    /// Decides on a new request, under the lock.
     #[cold]
     fn admit(
         &self,
-        inner: &mut Inner<S::Key, B>,
-        wakes: &mut Wakes,
+        lists: &mut Lists<S::Key, B>,
+        batch: &mut WakeBatch,
         key: S::Key,
-        wish: Wish,
-        ask: &mut Ask,
+        request: Request,
+        next_try: &mut NextTry,
     ) -> Step<Result<Taken<'_, S, C, R, H, B>, Rejected>> {
         self.raise(Self::bit(key));
         let now = self.clock.now();
-        let Wish {
+        let Request {
             min, max, deadline, ..
-        } = wish;
-        if inner.closed {
+        } = request;
+        if lists.closed {
             return Step::Settled(Err(Rejected::Closed { permits: min }));
         }
         let limiter = self.source.at(key);
-        let bin = S::bin(key, B);
-        let head = inner.bins[bin].head(key);
+        let shard = S::shard(key, B);
+        let head = lists.shards[shard].head(key);
         let mut is_refused = false;
         if self.options.order == Order::NewestFirst || head.is_none() {
-            // Left if the limiter panics: it may have taken, and given back.
-            let mut mark = self.marks.unless_forgotten(Self::bit(key));
+            // Restored if the limiter panics: it may have taken and given back.
+            let mut mark = self.pending.restore_on_drop(Self::bit(key));
             let taken = take(
                 min,
                 max,
@@ -141,14 +141,14 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             );
             mark.bits = 0;
             match taken {
-                // To be given back if a waker panics before it is anybody's.
+                // To be given back if a waker panics before it is handed out.
                 Ok(grant) => {
                     return Step::Settled(Ok(Taken {
-                        hall: self,
+                        wait_queue: self,
                         key,
                         grant: Some(grant),
                         at: now,
-                        node: 0,
+                        waiter: 0,
                     }));
                 }
                 Err(Denied::ExceedsCapacity { permits, capacity }) => {
@@ -156,7 +156,7 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
                 }
                 Err(denied) => {
                     is_refused = matches!(denied, Denied::Refused { .. });
-                    *ask = self.ask(inner, &limiter, denied, now, now);
+                    *next_try = self.next_try(lists, &limiter, denied, now, now);
                 }
             }
         }
@@ -165,14 +165,14 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
         let retry = |ahead| earliest(&limiter, now, ahead, min);
         if deadline < Timestamp::MAX {
-            let retry = retry(self.ahead(inner, key));
+            let retry = retry(self.ahead(lists, key));
             let too_late = match retry {
                 Retry::At(at) => at > deadline,
                 Retry::Never => true,
                 _ => false,
             };
             if too_late || deadline <= now {
-                inner.counts.late = inner.counts.late.wrapping_add(1);
+                lists.counts.late = lists.counts.late.wrapping_add(1);
                 return Step::Settled(Err(Rejected::Deadline {
                     permits: min,
                     retry,
@@ -185,26 +185,26 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             max_waiters,
             ..
         } = self.options;
-        let fits = |inner: &Inner<S::Key, B>| {
-            let line = Bin::room(inner.bins[bin].head(key));
-            inner.counts.waiters < max_waiters && line + wish.room() <= max_permits
+        let fits = |lists: &Lists<S::Key, B>| {
+            let line = Shard::room(lists.shards[shard].head(key));
+            lists.counts.waiters < max_waiters && line + request.room() <= max_permits
         };
-        let could_fit = max_waiters > 0 && wish.room() <= max_permits;
-        while could_fit && order == Order::NewestFirst && !fits(inner) {
-            let Some(head) = inner.bins[bin].head(key) else {
+        let could_fit = max_waiters > 0 && request.room() <= max_permits;
+        while could_fit && order == Order::NewestFirst && !fits(lists) {
+            let Some(head) = lists.shards[shard].head(key) else {
                 break;
             };
-            if wakes.is_full() {
+            if batch.is_full() {
                 return Step::Again;
             }
-            inner.counts.evicted = inner.counts.evicted.wrapping_add(1);
-            self.settle(inner, wakes, Bin::last(head), State::Evicted, None, now);
+            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
+            self.settle(lists, batch, Shard::last(head), State::Evicted, None, now);
         }
-        if could_fit && fits(inner) {
+        if could_fit && fits(lists) {
             return Step::Wait;
         }
-        inner.counts.refused = inner.counts.refused.wrapping_add(1);
-        let retry = retry(self.ahead(inner, key));
+        lists.counts.refused = lists.counts.refused.wrapping_add(1);
+        let retry = retry(self.ahead(lists, key));
         Step::Settled(Err(if is_refused {
             Rejected::Refused {
                 permits: min,
@@ -218,9 +218,9 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }))
     }
 
-    /// Raises the gate, before the limiter is asked whether one has to wait: as `grant` gives back
-    /// before it looks. If it is raised already, all that was given back before somebody looked at
-    /// it is seen: it was raised under the lock.
+    /// Raises the gate before the limiter is asked, as `grant` gives back before it reads the gate.
+    /// If the gate is raised already, what was given back before it was read is seen: it was raised
+    /// under the lock.
     pub(super) fn raise(&self, bit: usize) {
         if self.gate.load(Relaxed) & bit == 0 {
             self.gate.fetch_or(bit, Relaxed);
@@ -229,61 +229,61 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// The permits that stand before a newcomer.
-    pub(super) fn ahead(&self, inner: &Inner<S::Key, B>, key: S::Key) -> u64 {
+    /// The permits that wait before a new request.
+    pub(super) fn ahead(&self, lists: &Lists<S::Key, B>, key: S::Key) -> u64 {
         match self.options.order {
-            Order::OldestFirst => Bin::permits(inner.bins[S::bin(key, B)].head(key)),
+            Order::OldestFirst => Shard::permits(lists.shards[S::shard(key, B)].head(key)),
             Order::NewestFirst => 0,
         }
     }
 
-    /// Puts a node into the line of `head`, and takes its waker. If the clock panics, the waker
-    /// stays where it is, to be dropped outside of the lock.
+    /// Puts a waiter into the wait list of `head`, and takes its waker. If the clock panics, the
+    /// waker stays where it is, to be dropped without the lock.
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`; it is the line of its key.
+    /// As of `Waits::enqueue`; it is the list of its key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,
-        inner: &mut Inner<S::Key, B>,
-        node: NonNull<Node<S::Key>>,
-        head: Option<NonNull<Node<S::Key>>>,
+        lists: &mut Lists<S::Key, B>,
+        waiter: NonNull<Waiter<S::Key>>,
+        head: Option<NonNull<Waiter<S::Key>>>,
         waker: &mut Option<Waker>,
     ) where
         H: Hook,
     {
-        // SAFETY: the node is ours, as the caller says, and its neighbours are linked.
+        // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
         unsafe {
-            let Node { key, wish, .. } = &*node.as_ptr();
-            let (bin, min) = (S::bin(*key, B), wish.min);
+            let Waiter { key, request, .. } = &*waiter.as_ptr();
+            let (shard, min) = (S::shard(*key, B), request.min);
             let end = if self.options.order == Order::OldestFirst {
                 End::Tail
             } else {
                 End::Head
             };
             if H::TIMES {
-                (*node.as_ptr()).since = self.clock.now();
+                (*waiter.as_ptr()).since = self.clock.now();
             }
             let Some(waker) = waker.take() else { return };
-            inner.bins[bin].enter(node, head, end, waker);
-            inner.occupied |= 1 << bin;
-            inner.counts.waiters += 1;
-            inner.counts.permits += u64::from(min);
-            self.mirror(inner);
+            lists.shards[shard].enter(waiter, head, end, waker);
+            lists.occupied |= 1 << shard;
+            lists.counts.waiters += 1;
+            lists.counts.permits += u64::from(min);
+            self.publish_counts(lists);
         }
     }
 }
 
-/// What comes of a request that queues.
+/// What becomes of a new request.
 enum Step<T> {
     Settled(T),
     Wait,
-    /// Some have been evicted, and are woken first.
+    /// Others have been evicted, and are woken first.
     Again,
 }
 
-/// When a request can be granted that has `ahead` permits before it, at the earliest.
+/// The earliest instant at which a request can be granted that has `ahead` permits before it.
 pub(crate) fn earliest<L: Limiter + ?Sized>(
     limiter: &L,
     now: Timestamp,
@@ -292,14 +292,14 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
 ) -> Retry {
     match limiter.peek_at(now, permits) {
         Ok(_) | Err(Denied::Exhausted { .. }) => {}
-        // Whoever is before it is told the same.
+        // The requests before it get the same answer.
         Err(denied) => return limiter.retry(denied),
     }
     if ahead > 0 {
         let all = ahead.saturating_add(permits.max(1).into());
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let retry = limiter.retry(Denied::Exhausted { now, permits: all });
-        // A limiter that does not look further than its capacity.
+        // This limiter answers for no more than its capacity.
         if retry != Retry::Never {
             return retry;
         }

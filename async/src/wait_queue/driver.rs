@@ -1,10 +1,10 @@
-//! Seeing to it that what is due is granted in time.
+//! What a driver of the queue's time does: it grants what is due, and sets a timer for what comes
+//! next.
 //!
-//! The queue itself sees to it, woken by its timer; or a task that drives it; or any call of
-//! `advance`. A thread that waits does so as well, whether or not another driver is there: it
-//! sleeps until the next instant at which something is due, so that it needs no timer that cannot
-//! run while the thread sleeps. `crew.rs` chooses the driver in charge; this file is what a driver
-//! does.
+//! Drivers are the queue itself, woken by its timer, and tasks that drive it. Each call of
+//! `advance` grants as well. A thread that waits drives, whether or not another driver is there: it
+//! sleeps until the next instant at which something is due, so that it needs no timer, which may be
+//! unable to run while the thread sleeps. `drivers.rs` chooses the driver in charge.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -13,14 +13,14 @@ use core::task::Waker;
 
 use portcullis_core::{Clock, Timestamp};
 
-use super::waits::Stays;
-use super::{CLOSED, DUE, Hall, Inner, TIME};
-use crate::crew::Driver;
+use super::waits::AbortOnUnwind;
+use super::{CLOSED, DUE, Lists, TIME, WaitQueue};
+use crate::drivers::Driver;
+use crate::limiter_source::LimiterSource;
 use crate::lock::RawLock;
 use crate::panics::{quietly, unless_unwinding};
-use crate::source::Source;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
-use crate::wakes::Wakes;
+use crate::wake_batch::WakeBatch;
 
 /// When a queue wants to be called again: from [`Queue::advance`](crate::Queue::advance).
 ///
@@ -40,21 +40,21 @@ pub enum Next {
     OnRelease,
 }
 
-/// Who asks when the agenda goes on.
+/// Who asks when the next timer is due.
 #[derive(Clone, Copy)]
 pub(crate) enum Caller<'w> {
     /// A caller that does not come again.
-    Passer,
+    OneShot,
     /// The queue itself.
-    Attendant,
-    /// A task that does nothing else.
+    SelfDriven,
+    /// A task that drives the queue.
     Driver(NonNull<Driver>, &'w Waker),
     /// A thread that waits.
     #[cfg(all(feature = "std", not(loom)))]
-    Sleeper(NonNull<Driver>, &'w Waker),
+    Thread(NonNull<Driver>, &'w Waker),
 }
 
-/// A driver of one of the crews.
+/// A driver, and its group.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Timed(NonNull<Driver>),
@@ -62,26 +62,26 @@ pub(crate) enum Place {
     Thread(NonNull<Driver>),
 }
 
-/// What a caller has found.
+/// What a driver has found.
 pub(crate) struct Look {
-    /// When the agenda goes on.
+    /// When the next timer is due.
     pub(crate) next: Next,
     /// Whether the caller is in charge, and so comes again at that instant.
     pub(crate) drives: bool,
-    /// How many of those who arm the timer have come to that by now.
+    /// How often drivers have asked by now that set the timer.
     pub(crate) turn: u32,
 }
 
-impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
-    /// Grants what can be granted, and says when the agenda goes on. The panics of wakers are kept
-    /// in `wakes`. Returns `None` to the queue itself if the lock is held: its holder wakes it
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+    /// Grants what can be granted, and says when the next timer is due. The panics of wakers are
+    /// kept in `batch`. Returns `None` to the queue itself if the lock is held: its holder wakes it
     /// again.
     ///
     /// # Safety
     ///
     /// A driver's node is neither moved nor dropped before it has left.
-    pub(crate) unsafe fn next(&self, caller: Caller<'_>, wakes: &mut Wakes) -> Option<Look> {
-        if matches!(caller, Caller::Passer) && self.gate.load(Relaxed) & !CLOSED == 0 {
+    pub(crate) unsafe fn next(&self, caller: Caller<'_>, batch: &mut WakeBatch) -> Option<Look> {
+        if matches!(caller, Caller::OneShot) && self.gate.load(Relaxed) & !CLOSED == 0 {
             return Some(Look {
                 next: Next::Idle,
                 drives: false,
@@ -90,29 +90,29 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
         loop {
             let mut waker = caller.waker().cloned();
-            let look = |inner: &mut Inner<S::Key, B>, wakes: &mut Wakes| {
+            let look = |lists: &mut Lists<S::Key, B>, batch: &mut WakeBatch| {
                 // SAFETY: as the caller says.
-                let drives = unsafe { inner.come(caller, &mut waker) };
-                self.drain(inner, wakes, None);
-                if drives && inner.take_charge(caller) {
+                let drives = unsafe { lists.come(caller, &mut waker) };
+                self.drain(lists, batch, None);
+                if drives && lists.take_charge(caller) {
                     self.turns.fetch_add(1, SeqCst);
                 }
-                let next = match inner.due() {
-                    Timestamp::MAX if inner.occupied == 0 => Next::Idle,
+                let next = match lists.due() {
+                    Timestamp::MAX if lists.occupied == 0 => Next::Idle,
                     Timestamp::MAX => Next::OnRelease,
                     due => Next::At(due),
                 };
                 // The rest is granted without the lock.
-                (!wakes.is_full()).then(|| Look {
+                (!batch.is_full()).then(|| Look {
                     next,
                     drives,
                     turn: self.turns.load(Relaxed),
                 })
             };
             let look = match caller {
-                // It may be told in a release.
-                Caller::Attendant => self.with_wakes_or_mark(wakes, look)?,
-                _ => self.with_wakes(wakes, look),
+                // It may be woken in a release.
+                Caller::SelfDriven => self.with_wakes_or_mark(batch, look)?,
+                _ => self.with_wakes(batch, look),
             };
             // The one before, which is dropped outside of the lock.
             drop(waker);
@@ -122,31 +122,31 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
         }
     }
 
-    /// As `next`, of one who only passes.
+    /// As `next`, for a caller that is no driver.
     pub(crate) fn pass_by(&self) -> Next {
-        let mut wakes = Wakes::new();
+        let mut batch = WakeBatch::new();
         // SAFETY: it is no member.
-        let look = unsafe { self.next(Caller::Passer, &mut wakes) };
-        wakes.resume();
+        let look = unsafe { self.next(Caller::OneShot, &mut batch) };
+        batch.resume();
         look.map_or(Next::Idle, |look| look.next)
     }
 
-    /// How many of those have come who arm the timer: after one has armed it, it sees at least
-    /// those that have armed it before.
+    /// How often drivers have asked that set the timer. A driver that has set it sees at least
+    /// those that set it before.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(SeqCst)
     }
 
-    /// Has the queue told by this waker when the agenda changes.
+    /// Has the queue told by this waker when the next timer changes.
     pub(crate) fn attend(&self, waker: Waker) {
-        let old = self.with(|inner, _| inner.timed.attend(waker));
+        let old = self.with(|lists, _| lists.timed.attend(waker));
         drop(old);
     }
 
     /// Has the driver in charge set its timer anew.
-    pub(crate) fn rearm(&self, wakes: &mut Wakes) {
-        self.marks.leave(TIME);
-        self.wake_and_grant(wakes);
+    pub(crate) fn rearm(&self, batch: &mut WakeBatch) {
+        self.pending.add(TIME);
+        self.wake_and_grant(batch);
     }
 
     /// Wakes another driver in the place of one that could not set its timer. If there is none, the
@@ -156,43 +156,39 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
             Caller::Driver(member, _) => Some(member),
             _ => None,
         };
-        let mut wakes = Wakes::new();
-        let told = self.lock.try_lock(|| {
-            // SAFETY: under the lock.
-            let inner = unsafe { &mut *self.inner.get() };
-            inner.timed.pass_on(member)
-        });
+        let mut batch = WakeBatch::new();
+        let told = self.lists.try_lock(|lists| lists.timed.pass_on(member));
         match told {
-            Some(Some(waker)) => wakes.tell_driver(waker),
+            Some(Some(waker)) => batch.tell_driver(waker),
             Some(None) => {}
-            None => self.marks.leave(TIME),
+            None => self.pending.add(TIME),
         }
-        quietly(|| self.wake_and_grant(&mut wakes));
+        quietly(|| self.wake_and_grant(&mut batch));
     }
 
     /// Removes a driver, and wakes another one if it was in charge.
     ///
     /// # Safety
     ///
-    /// The node is in no other crew than the one of its place.
+    /// The node is in no other group than that of its place.
     pub(crate) unsafe fn leave(&self, place: Place) {
         unless_unwinding(|| {
-            let stays = Stays;
-            let waker = self.with(move |inner, _| {
+            let stays = AbortOnUnwind;
+            let waker = self.with(move |lists, _| {
                 let waker = match place {
                     Place::Timed(member) => {
                         // SAFETY: as the caller says.
-                        let (waker, was_in_charge) = unsafe { inner.timed.leave(member) };
+                        let (waker, was_in_charge) = unsafe { lists.timed.leave(member) };
                         if was_in_charge {
                             // What was due for it is granted before it goes.
-                            self.marks.leave(DUE);
+                            self.pending.add(DUE);
                         }
                         waker
                     }
                     #[cfg(all(feature = "std", not(loom)))]
                     Place::Thread(member) => {
                         // SAFETY: as the caller says.
-                        let (waker, _) = unsafe { inner.threads.leave(member) };
+                        let (waker, _) = unsafe { lists.threads.leave(member) };
                         waker
                     }
                 };
@@ -207,24 +203,24 @@ impl<S: Source, C: Clock, R: RawLock, H, const B: usize> Hall<S, C, R, H, B> {
 impl Caller<'_> {
     fn waker(&self) -> Option<&Waker> {
         match self {
-            Self::Passer | Self::Attendant => None,
+            Self::OneShot | Self::SelfDriven => None,
             Self::Driver(_, waker) => Some(waker),
             #[cfg(all(feature = "std", not(loom)))]
-            Self::Sleeper(_, waker) => Some(waker),
+            Self::Thread(_, waker) => Some(waker),
         }
     }
 }
 
-impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
+impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
     /// Registers the caller. Returns whether it takes charge.
     ///
     /// # Safety
     ///
-    /// As of `Crew::come`.
+    /// As of `Drivers::come`.
     unsafe fn come(&mut self, caller: Caller<'_>, waker: &mut Option<Waker>) -> bool {
         match caller {
-            Caller::Passer => false,
-            Caller::Attendant => true,
+            Caller::OneShot => false,
+            Caller::SelfDriven => true,
             // SAFETY: as the caller says.
             Caller::Driver(member, _) => unsafe {
                 self.timed.come(member, waker);
@@ -233,7 +229,7 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
             },
             #[cfg(all(feature = "std", not(loom)))]
             // SAFETY: as the caller says.
-            Caller::Sleeper(member, _) => unsafe {
+            Caller::Thread(member, _) => unsafe {
                 self.threads.come(member, waker);
                 self.threads.is_open_to(member)
             },
@@ -244,11 +240,11 @@ impl<K: Copy + PartialEq, const B: usize> Inner<K, B> {
     fn take_charge(&mut self, caller: Caller<'_>) -> bool {
         let due = self.due();
         match caller {
-            Caller::Passer => return false,
-            Caller::Attendant => self.timed.take_charge(None, due),
+            Caller::OneShot => return false,
+            Caller::SelfDriven => self.timed.take_charge(None, due),
             Caller::Driver(member, _) => self.timed.take_charge(Some(member), due),
             #[cfg(all(feature = "std", not(loom)))]
-            Caller::Sleeper(member, _) => {
+            Caller::Thread(member, _) => {
                 self.threads.take_charge(Some(member), due);
                 return false;
             }

@@ -9,7 +9,7 @@ use crate::panics::Panic;
 /// All of them run, also if one panics; `resume` lets the first panic go on afterwards.
 ///
 /// Places `first` to `after` are filled; nothing is done for the others.
-pub(crate) struct Wakes {
+pub(crate) struct WakeBatch {
     wakers: [MaybeUninit<Waker>; Self::ROOM],
     first: usize,
     after: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Wakes {
     panic: Panic,
 }
 
-impl Wakes {
+impl WakeBatch {
     /// How many waits are settled before their wakers run. Under loom, fewer.
     const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 
@@ -110,7 +110,7 @@ impl Wakes {
     }
 }
 
-impl Drop for Wakes {
+impl Drop for WakeBatch {
     #[inline(always)]
     fn drop(&mut self) {
         // What is left if a limiter or a clock has panicked.

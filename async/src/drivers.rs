@@ -1,9 +1,9 @@
 //! The drivers of a queue's time, and which of them is in charge.
 //!
-//! A queue has two crews of drivers. Those of the timer are the queue itself and the tasks that
-//! drive it; those of the other crew are threads that wait. Every driver but the queue itself is a
-//! node, in a pinned future or on a thread's stack, and leaves the crew before it is dropped. The
-//! crew tells drivers apart by the addresses of their nodes, never by their wakers.
+//! A queue has two groups of drivers. One is the timer's: the queue itself, and the tasks that
+//! drive it. The other one is of threads that wait. Each driver but the queue itself is a node, in
+//! a pinned future or on a thread's stack. It leaves its group before it is dropped. A group tells
+//! its drivers apart by the addresses of their nodes, never by their wakers.
 //!
 //! ```text
 //!            tell                 comes
@@ -14,11 +14,11 @@
 //!                                               Told
 //! ```
 //!
-//! Invariant of a crew with drivers, once the lock is free: if anything is ever due, then either a
-//! driver has its timer set for that instant or an earlier one, or a driver that has not left has
-//! been woken. `Crew::tell` establishes this at the end of each critical section. What breaks it
-//! later (a driver that leaves, a waker or an alarm that panics) opens the charge under the lock,
-//! or leaves the mark `TIME` for the holder of the lock.
+//! Invariant of a group that is not empty, whenever the lock is free: if anything is due at any
+//! time, then either a driver has its timer set for that instant or an earlier one, or a driver
+//! that has not left has been woken. [`Drivers::tell`] establishes this at the end of each critical
+//! section. What breaks it later (a driver that leaves, a waker or a timer that panics) opens the
+//! charge under the lock, or leaves the mark `TIME` for the holder of the lock.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -43,19 +43,19 @@ pub struct Driver {
 
 /// The place of a driver's node, in a future or on a stack.
 #[derive(Debug)]
-pub(crate) struct Berth {
+pub(crate) struct DriverSlot {
     /// Whether the node may be registered. The owner of the place sets this before it registers.
     has_come: bool,
     driver: UnsafeCell<Driver>,
 }
 
 // SAFETY: the node belongs to the holder of the lock, which threads share; the rest is plain data.
-unsafe impl Send for Berth {}
+unsafe impl Send for DriverSlot {}
 
 // SAFETY: a shared reference leads to nothing.
-unsafe impl Sync for Berth {}
+unsafe impl Sync for DriverSlot {}
 
-impl Berth {
+impl DriverSlot {
     pub(crate) const fn new() -> Self {
         let driver = Driver {
             waker: None,
@@ -109,9 +109,9 @@ enum Charge {
 /// its task has panicked.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// The drivers of one kind.
+/// One group of drivers.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Drivers {
     /// The queue's own waker. It has precedence over tasks.
     attendant: Option<Waker>,
     first: Option<NonNull<Driver>>,
@@ -120,7 +120,7 @@ pub(crate) struct Crew {
 }
 
 // SAFETY: nodes pass from thread to thread under the lock; wakers can be sent.
-unsafe impl Send for Crew {}
+unsafe impl Send for Drivers {}
 
 /// Which driver to wake, by this waker.
 pub(crate) enum Told {
@@ -128,7 +128,7 @@ pub(crate) enum Told {
     Driver(Waker),
 }
 
-impl Crew {
+impl Drivers {
     pub(crate) const EMPTY: Self = Self {
         attendant: None,
         first: None,
@@ -171,7 +171,7 @@ impl Crew {
     ///
     /// # Safety
     ///
-    /// The node is in this crew or in none, and is neither moved nor dropped before it has left.
+    /// The node is in this group or in none, and is neither moved nor dropped before it has left.
     pub(crate) unsafe fn come(&mut self, member: NonNull<Driver>, waker: &mut Option<Waker>) {
         // SAFETY: the node is the caller's, under the lock; its neighbour is linked.
         unsafe {
@@ -193,7 +193,7 @@ impl Crew {
     ///
     /// # Safety
     ///
-    /// The node is in this crew or in none. Afterwards it is in none.
+    /// The node is in this group or in none. Afterwards it is in none.
     pub(crate) unsafe fn leave(&mut self, member: NonNull<Driver>) -> (Option<Waker>, bool) {
         // SAFETY: the node is the caller's, under the lock; its neighbours are linked.
         unsafe {

@@ -1,0 +1,736 @@
+//! The engine of [`Queue`](crate::Queue) and [`KeyedQueue`](crate::KeyedQueue): limiters, and the
+//! requests that wait for their permits.
+//!
+//! State: the *gate*, a word with a bit for each shard in which a request waits; *pending
+//! releases*, a word with a bit for each shard of which permits may have come back; and, behind a
+//! lock, the wait lists of each shard, a heap of timers, and the drivers of the queue's time.
+//!
+//! ```text
+//!   acquire ----- gate clear? ----> limiter.take ----> lease
+//!      |                                 | denied
+//!      v                                 v
+//!   lock: raise the gate, tell the limiter,                      drop, release:  limiter.release
+//!         ask it once more, enter the wait list                       |  gate raised?
+//!      |                                                              v
+//!   lock: grant what is due, then what was released    <---      note it, try the lock
+//!   unlock: anything noted? once more                         (held: its holder sees the note)
+//! ```
+//!
+//! Invariants:
+//!
+//! - The gate is raised while a request is in a wait list. A request that enters raises the gate
+//!   and then asks the limiter. A release gives back and then reads the gate. One of the two sees
+//!   the other. A limiter that keeps in its own word that requests wait
+//!   ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release that read.
+//! - While the lock is free, no permit is free that the head of a wait list could take. A release
+//!   notes what it gave back and tries the lock. The holder of the lock reads the notes after it
+//!   has unlocked. So no release waits for the lock.
+//! - The holder of the lock takes permits on behalf of a request. If the request is dropped before
+//!   it claims them, they are given back.
+//! - If anything is due at any time, a driver has its timer set for that, or has been woken: see
+//!   [`Drivers`].
+//! - The notes are read after each critical section, also if a limiter or a clock panics in it.
+#![allow(unsafe_code)]
+
+mod admit;
+mod counts;
+mod driver;
+mod serve;
+mod waits;
+
+use core::fmt;
+use core::mem;
+use core::ptr::NonNull;
+use core::task::Waker;
+
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Timestamp};
+
+pub(crate) use self::admit::earliest;
+pub use self::counts::QueueCounts;
+pub use self::driver::Next;
+pub(crate) use self::driver::{Caller, Place};
+use self::waits::Taken;
+pub(crate) use self::waits::Waits;
+use crate::drivers::{Drivers, Told};
+use crate::hook::Hook;
+use crate::limiter_source::LimiterSource;
+use crate::lock::RawLock;
+use crate::mutex::Mutex;
+use crate::options::Options;
+use crate::panics::{Panic, quietly, unless_unwinding};
+use crate::pending_releases::PendingReleases;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
+use crate::sync::const_unless_loom;
+use crate::timer_heap::TimerHeap;
+use crate::wait_list::{Event, Request, Shard, State, Waiter};
+use crate::wake_batch::WakeBatch;
+
+/// Limiters, and the requests that wait for their permits, in `B` shards.
+pub struct WaitQueue<S: LimiterSource, C, R, H, const B: usize> {
+    pub(crate) source: S,
+    pub(crate) clock: C,
+    pub(crate) hook: H,
+    pub(crate) options: Options,
+    /// A bit for each shard in which a request waits, and those below.
+    gate: AtomicUsize,
+    /// A bit for each shard of which permits may have come back since its wait lists were served.
+    pending: PendingReleases,
+    /// The requests that wait, and the permits that they wait for, saturated. Both change under the
+    /// lock.
+    waiters: AtomicU32,
+    queued: AtomicU32,
+    /// How often drivers have asked that set the timer. Changes under the lock.
+    turns: AtomicU32,
+    lists: Mutex<R, Lists<S::Key, B>>,
+}
+
+impl<S: LimiterSource, C, R, H, const B: usize> fmt::Debug for WaitQueue<S, C, R, H, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitQueue")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the lock guards.
+struct Lists<K, const B: usize> {
+    shards: [Shard<K>; B],
+    /// The waits for all permits to come back.
+    drainers: Shard<K>,
+    timers: TimerHeap<Waiter<K>>,
+    counts: QueueCounts,
+    /// The bits that the gate is to have: one for each shard in which a request waits, and
+    /// `DRAINED`.
+    occupied: usize,
+    closed: bool,
+    /// The drivers that use the timer, and the threads that drive for as long as they wait.
+    timed: Drivers,
+    threads: Drivers,
+    /// When the wait lists were served last.
+    now: Timestamp,
+    /// The address of the waiter that was granted last, and the receipts of that grant. (A bucket
+    /// takes nothing back that came before it.)
+    noted: (usize, Receipts),
+    random: u32,
+}
+
+/// Bits of the gate beside those of the shards.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+const DRAINED: usize = 1 << (usize::BITS - 2);
+/// A note beside those of the shards: a driver that was woken could not take the lock.
+const TIME: usize = 1 << (usize::BITS - 1);
+/// Another one: something may be due of which a driver that has left was in charge.
+const DUE: usize = 1 << (usize::BITS - 2);
+/// The most shards that there can be.
+pub(crate) const MAX_SHARDS: usize = if cfg!(loom) {
+    2
+} else {
+    usize::BITS as usize / 2
+};
+
+impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
+    const_unless_loom! {
+        pub(crate) const fn new(source: S, clock: C, hook: H, options: Options, lock: R) -> Self {
+            const { assert!(B > 0 && B <= MAX_SHARDS) };
+            Self {
+                source,
+                clock,
+                hook,
+                options,
+                gate: AtomicUsize::new(0),
+                pending: PendingReleases::new(),
+                waiters: AtomicU32::new(0),
+                queued: AtomicU32::new(0),
+                turns: AtomicU32::new(0),
+                lists: Mutex::new(lock, Lists::NEW),
+            }
+        }
+    }
+}
+
+impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
+    /// Lowers the gate where no wait is left. It changes under the lock alone.
+    #[inline(always)]
+    fn lower_gate(&self, lists: &Lists<S::Key, B>) {
+        let empty = self.gate.load(Relaxed) & !CLOSED & !lists.occupied;
+        if empty != 0 {
+            self.gate.fetch_and(!empty, Relaxed);
+            if lists.occupied == 0 {
+                self.source.watch(false);
+            }
+        }
+    }
+
+    /// The same with another hook. No request waits yet.
+    pub(crate) fn with_hook<G>(self, hook: G) -> WaitQueue<S, C, R, G, B> {
+        let Self {
+            source,
+            clock,
+            options,
+            gate,
+            pending,
+            waiters,
+            queued,
+            turns,
+            lists,
+            ..
+        } = self;
+        WaitQueue {
+            source,
+            clock,
+            hook,
+            options,
+            gate,
+            pending,
+            waiters,
+            queued,
+            turns,
+            lists,
+        }
+    }
+}
+
+impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
+    const NEW: Self = Self {
+        shards: [const { Shard::new() }; B],
+        drainers: Shard::new(),
+        timers: TimerHeap::new(),
+        counts: QueueCounts {
+            waiters: 0,
+            permits: 0,
+            granted: 0,
+            refused: 0,
+            evicted: 0,
+            cancelled: 0,
+            late: 0,
+        },
+        occupied: 0,
+        closed: false,
+        timed: Drivers::EMPTY,
+        threads: Drivers::EMPTY,
+        now: Timestamp::ZERO,
+        noted: (0, Receipts::NONE),
+        random: 1,
+    };
+
+    /// The head of the list that a waiter is in.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in a list.
+    unsafe fn head_of(&self, shard: usize, waiter: NonNull<Waiter<K>>) -> NonNull<Waiter<K>> {
+        // SAFETY: as the caller says.
+        unsafe {
+            if (*waiter.as_ptr()).is_head {
+                waiter
+            } else {
+                self.shards[shard]
+                    .head((*waiter.as_ptr()).key)
+                    .unwrap_or(waiter)
+            }
+        }
+    }
+
+    /// Sets the waiter's timer for what comes first: its deadline, or, of a head, that its
+    /// limiter is asked.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in a list.
+    unsafe fn schedule(&mut self, waiter: NonNull<Waiter<K>>) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let Waiter {
+                is_head,
+                next_try,
+                request,
+                ..
+            } = &*waiter.as_ptr();
+            let asks = *is_head && next_try.at <= request.deadline && next_try.at < Timestamp::MAX;
+            let due = if asks { next_try.at } else { request.deadline };
+            let what = match (asks, *is_head) {
+                (true, _) => Event::Retry,
+                (false, true) => Event::HeadDeadline,
+                (false, false) => Event::Deadline,
+            };
+            self.timers
+                .set(waiter, (due < Timestamp::MAX).then_some((due, what)));
+        }
+    }
+
+    /// When something is due next.
+    fn due(&self) -> Timestamp {
+        self.timers
+            .first()
+            .map_or(Timestamp::MAX, |(_, (due, _))| due)
+    }
+
+    /// Wakes a driver, if something is due before the instant for which a timer is set.
+    fn tell(&mut self, batch: &mut WakeBatch) {
+        let due = self.due();
+        if due == Timestamp::MAX {
+            return;
+        }
+        for told in [
+            self.timed.tell(due, self.now),
+            self.threads.tell(due, self.now),
+        ] {
+            match told {
+                Some(Told::Attendant(waker)) => batch.tell_attendant(waker),
+                Some(Told::Driver(waker)) => batch.tell_driver(waker),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Work on the wait lists. Whatever panics in it, what it is to leave behind is done when it ends:
+/// a driver is told of the next timer, and the gate is lowered where no wait is left.
+struct AtLines<'h, S: LimiterSource, C, R, H, const B: usize> {
+    wait_queue: &'h WaitQueue<S, C, R, H, B>,
+    lists: &'h mut Lists<S::Key, B>,
+    /// Takes the waker of the driver.
+    batch: &'h mut WakeBatch,
+}
+
+impl<S: LimiterSource, C, R, H, const B: usize> Drop for AtLines<'_, S, C, R, H, B> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lists.tell(self.batch);
+        self.wait_queue.lower_gate(self.lists);
+    }
+}
+
+/// Grants what is pending when a limiter, a clock or a waker has panicked. They are asked once
+/// more.
+struct GrantOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
+    &'h WaitQueue<S, C, R, H, B>,
+);
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
+    for GrantOnUnwind<'_, S, C, R, H, B>
+{
+    fn drop(&mut self) {
+        quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));
+    }
+}
+
+/// Grants what is free in some shards when a limiter has panicked in giving back. It may have given
+/// back by then.
+struct GrantShardsOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
+    &'h WaitQueue<S, C, R, H, B>,
+    usize,
+);
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
+    for GrantShardsOnUnwind<'_, S, C, R, H, B>
+{
+    fn drop(&mut self) {
+        let Self(wait_queue, shards) = *self;
+        wait_queue.pending.add(shards);
+        drop(GrantOnUnwind(wait_queue));
+    }
+}
+
+/// Permits that are to be handed over. They are released if a clock or a limiter panics before.
+struct ReleaseOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
+    wait_queue: &'h WaitQueue<S, C, R, H, B>,
+    key: S::Key,
+    n: u32,
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
+    for ReleaseOnUnwind<'_, S, C, R, H, B>
+{
+    fn drop(&mut self) {
+        self.wait_queue.source.at(self.key).release(self.n);
+        self.wait_queue.mark(self.key);
+    }
+}
+
+/// What a hand-over has come to.
+struct Handed {
+    waker: Option<Waker>,
+    /// Whether other permits are free, and whether a wait is left that they may be for.
+    others_are_free: bool,
+    goes_on: bool,
+}
+
+/// What was granted.
+pub(crate) type Grant = (u32, Receipt);
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+    /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
+    fn with<T>(&self, work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T) -> T {
+        let mut batch = WakeBatch::new();
+        let outcome = self.with_wakes(&mut batch, work);
+        batch.resume();
+        outcome
+    }
+
+    /// The same; a waker's panic is kept in `batch`.
+    fn with_wakes<T>(
+        &self,
+        batch: &mut WakeBatch,
+        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+    ) -> T {
+        let panicking = GrantOnUnwind(self);
+        let outcome = self.lists.lock(|lists| self.at_lines(lists, batch, work));
+        self.wake_and_grant(batch);
+        mem::forget(panicking);
+        outcome
+    }
+
+    /// The same without waiting for the lock. `None` if it is held: then its holder wakes a driver.
+    fn with_wakes_or_mark<T>(
+        &self,
+        batch: &mut WakeBatch,
+        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+    ) -> Option<T> {
+        let panicking = GrantOnUnwind(self);
+        let mut work = Some(work);
+        let mut attempt = || {
+            self.lists
+                .try_lock(|lists| work.take().map(|work| self.at_lines(lists, batch, work)))
+                .flatten()
+        };
+        let outcome = attempt().or_else(|| {
+            self.pending.add(TIME);
+            // Either the holder of the lock sees the note, or the lock is free by now.
+            if self.pending.is_any::<R>() {
+                attempt()
+            } else {
+                None
+            }
+        });
+        if outcome.is_some() {
+            self.wake_and_grant(batch);
+        }
+        mem::forget(panicking);
+        outcome
+    }
+
+    /// Under the lock.
+    fn at_lines<T>(
+        &self,
+        lists: &mut Lists<S::Key, B>,
+        batch: &mut WakeBatch,
+        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+    ) -> T {
+        let wait_queue = self;
+        let lines = AtLines {
+            wait_queue,
+            lists,
+            batch,
+        };
+        work(lines.lists, lines.batch)
+    }
+
+    /// Wakes, and grants as long as something is pending and the lock is free.
+    fn wake_and_grant(&self, batch: &mut WakeBatch) {
+        loop {
+            batch.wake();
+            if batch.has_lost_one() {
+                self.pending.add(TIME);
+            }
+            if !self.pending.is_any::<R>() || !self.try_grant(None, batch) {
+                return;
+            }
+        }
+    }
+
+    /// Grants what is due, what is pending, and what waits for `key`, unless the lock is held.
+    fn try_grant(&self, key: Option<S::Key>, batch: &mut WakeBatch) -> bool {
+        let drain = |lists: &mut _, batch: &mut _| self.drain(lists, batch, key);
+        let granted = self
+            .lists
+            .try_lock(|lists| self.at_lines(lists, batch, drain));
+        granted.is_some()
+    }
+
+    /// Gives permits back by `give`, and grants them to the requests that wait for the key. `give`
+    /// returns whether the limiter knows that requests wait.
+    #[inline]
+    pub(crate) fn give_back<T>(
+        &self,
+        key: S::Key,
+        give: impl FnOnce(&S) -> (T, Option<bool>),
+    ) -> T {
+        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let (outcome, watched) = give(&self.source);
+        mem::forget(panicking);
+        if watched != Some(false) {
+            self.grant(key, watched.is_some());
+        }
+        outcome
+    }
+
+    /// Takes from a key's limiter without the lock. A composition may take from some of its limits
+    /// and give back again, when it denies or panics. A request that found too few permits
+    /// meanwhile is granted.
+    #[inline(always)]
+    pub(crate) fn take<T>(
+        &self,
+        key: S::Key,
+        take: impl FnOnce() -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
+        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let taken = take();
+        mem::forget(panicking);
+        if taken.is_err() && self.source.at(key).composed().is_some() {
+            self.grant(key, false);
+        }
+        taken
+    }
+
+    /// Changes limiters, and then serves all wait lists.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&S) -> T) -> T {
+        let panicking = GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - B));
+        let outcome = change(&self.source);
+        mem::forget(panicking);
+        self.with(|lists, batch| {
+            self.pending.add(lists.occupied & !DRAINED);
+            self.drain(lists, batch, None);
+        });
+        outcome
+    }
+
+    /// Releases permits: to the requests that wait, before any others.
+    #[inline]
+    pub(crate) fn release(&self, key: S::Key, n: u32)
+    where
+        H: Hook,
+    {
+        if !(self.is_waited_for(key) && self.hand_over(key, n)) {
+            self.give_back(key, |source| ((), source.release_watched(key, n)));
+        }
+    }
+
+    /// Hands permits over to the head of a key's wait list, if they are just what it wants. Neither
+    /// of the two then touches the limiter. `false` if nothing was done.
+    fn hand_over(&self, key: S::Key, n: u32) -> bool
+    where
+        H: Hook,
+    {
+        let panicking = GrantOnUnwind(self);
+        let unreleased = ReleaseOnUnwind {
+            wait_queue: self,
+            key,
+            n,
+        };
+        let handed = self.lists.try_lock(|lists| {
+            let handed = self.hand_to_head(lists, key, n);
+            // If no more are free, the gate stays raised, also if none wait any more: as a rule the
+            // next request waits before the next release, which lowers it.
+            if handed.as_ref().is_none_or(|handed| handed.others_are_free) {
+                self.lower_gate(lists);
+            }
+            handed
+        });
+        let Some(handed) = handed else {
+            mem::forget((unreleased, panicking));
+            return false;
+        };
+        let is_handed = handed.is_some();
+        // What is not handed over is released by the caller; or here, if a waker panics before, and
+        // is then granted.
+        let unreleased = if is_handed {
+            mem::forget(unreleased);
+            None
+        } else {
+            Some(unreleased)
+        };
+        if let Some(handed) = handed {
+            if handed.goes_on {
+                self.pending.add(Self::bit(key));
+            }
+            if let Some(waker) = handed.waker {
+                unless_unwinding(|| waker.wake());
+            }
+        }
+        if self.pending.is_any::<R>() {
+            self.grant_marked();
+        }
+        mem::forget(unreleased);
+        mem::forget(panicking);
+        is_handed
+    }
+
+    /// Settles the head of a key's list with `n` permits as they are, if that is what it wants, and
+    /// nothing else is to be looked at.
+    #[inline(always)]
+    fn hand_to_head(&self, lists: &mut Lists<S::Key, B>, key: S::Key, n: u32) -> Option<Handed>
+    where
+        H: Hook,
+    {
+        let head = lists.shards[S::shard(key, B)].head(key)?;
+        // SAFETY: linked, and we hold the lock.
+        let Request { min, max, .. } = unsafe { (*head.as_ptr()).request };
+        if min != n || max != n || lists.closed || lists.timers.first().is_some() {
+            return None;
+        }
+        let others_are_free = self.source.pass_on(key, n)?;
+        let now = if H::TIMES {
+            self.clock.now()
+        } else {
+            Timestamp::ZERO
+        };
+        lists.counts.granted = lists.counts.granted.wrapping_add(1);
+        let (waker, next) = self.remove(lists, head);
+        // SAFETY: it was linked, and is ours until it is settled.
+        unsafe {
+            (*head.as_ptr()).grant = Some((n, Receipt::NONE));
+            (*head.as_ptr()).until = now;
+            Waiter::settle(head, State::Granted);
+        }
+        let goes_on = others_are_free && next.is_some();
+        Some(Handed {
+            waker,
+            others_are_free,
+            goes_on,
+        })
+    }
+
+    #[cold]
+    fn grant(&self, key: S::Key, waited_for: bool) {
+        let shard = Self::bit(key);
+        if !waited_for {
+            // A request enters and then asks the limiter. This call has given back, and then reads
+            // the gate. At least one of the two sees the other.
+            fence(SeqCst);
+            if self.gate.load(Relaxed) & (shard | DRAINED) == 0 {
+                return;
+            }
+        }
+        let mut batch = WakeBatch::new();
+        unless_unwinding(|| {
+            let panicking = GrantOnUnwind(self);
+            // Left if the lock is held, or a clock or a limiter panics.
+            let mut mark = self.pending.restore_on_drop(shard);
+            if self.try_grant(Some(key), &mut batch) {
+                mark.bits = 0;
+            }
+            drop(mark);
+            self.wake_and_grant(&mut batch);
+            mem::forget(panicking);
+        });
+        batch.resume();
+    }
+
+    /// Grants what is pending.
+    #[cold]
+    fn grant_marked(&self) {
+        let mut batch = WakeBatch::new();
+        unless_unwinding(|| self.wake_and_grant(&mut batch));
+        batch.resume();
+    }
+
+    fn bit(key: S::Key) -> usize {
+        1 << S::shard(key, B)
+    }
+
+    pub(crate) fn counts(&self) -> QueueCounts {
+        self.with(|lists, _| lists.counts)
+    }
+
+    /// The permits that are waited for, saturated.
+    pub(crate) fn queued(&self) -> u32 {
+        self.queued.load(Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        let (mut batch, mut panic) = (WakeBatch::new(), Panic::NONE);
+        panic.keep(|| {
+            self.with_wakes(&mut batch, |lists, batch| {
+                lists.closed = true;
+                self.gate.fetch_or(CLOSED, Relaxed);
+                self.drain(lists, batch, None);
+            });
+        });
+        // All drivers come to their end, also if a clock or a limiter has panicked.
+        let mut are_left = true;
+        while are_left {
+            // If the lock itself panics, there is no way on.
+            are_left = false;
+            let tell_drivers = |lists: &mut Lists<S::Key, B>, batch: &mut WakeBatch| {
+                loop {
+                    if batch.is_full() {
+                        are_left = true;
+                        break;
+                    }
+                    let Some(waker) = lists.timed.next_waker() else {
+                        break;
+                    };
+                    batch.push(Some(waker));
+                }
+            };
+            panic.keep(|| self.with_wakes(&mut batch, tell_drivers));
+        }
+        batch.resume();
+        panic.resume();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.gate.load(Relaxed) & CLOSED != 0
+    }
+
+    /// Whether a request waits in a key's shard. (A gate that was left raised refuses no request:
+    /// then none waits at all.)
+    #[inline]
+    pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
+        self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
+    }
+
+    /// Notes that permits of a key came back, for the next holder of the lock.
+    pub(crate) fn mark(&self, key: S::Key) {
+        self.pending.add(Self::bit(key));
+    }
+
+    /// The permits that wait before a new request, if the lock is free; else none.
+    pub(crate) fn seen_ahead(&self, key: S::Key) -> u64 {
+        if !self.is_waited_for(key) {
+            return 0;
+        }
+        let mut batch = WakeBatch::new();
+        let ahead = |lists: &mut _, _: &mut _| self.ahead(lists, key);
+        let ahead = self
+            .lists
+            .try_lock(|lists| self.at_lines(lists, &mut batch, ahead));
+        self.wake_and_grant(&mut batch);
+        batch.resume();
+        ahead.unwrap_or(0)
+    }
+
+    /// Takes for a key if no request waits for it and the lock is free: for a key whose shard is
+    /// not empty, which may be because of another key.
+    pub(crate) fn take_past_others(
+        &self,
+        key: S::Key,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let mut batch = WakeBatch::new();
+        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let taken = self.lists.try_lock(|lists| {
+            self.at_lines(lists, &mut batch, |lists, _| {
+                let free = lists.shards[S::shard(key, B)].head(key).is_none();
+                free.then(|| self.source.at(key).take_at(now, n))
+            })
+        });
+        mem::forget(panicking);
+        // To be given back if a waker panics before it is handed out.
+        let taken = taken.flatten().map(|taken| {
+            taken.map(|receipt| Taken {
+                wait_queue: self,
+                key,
+                grant: Some((n, receipt)),
+                at: now,
+                waiter: 0,
+            })
+        });
+        self.wake_and_grant(&mut batch);
+        batch.resume();
+        taken.map(|taken| taken.map(|taken| taken.keep().1))
+    }
+}

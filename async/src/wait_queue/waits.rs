@@ -1,0 +1,456 @@
+//! The calls that futures make on the wait queue.
+#![allow(unsafe_code)]
+
+use core::mem;
+use core::ptr::NonNull;
+use core::task::Waker;
+
+use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp};
+
+use super::admit::{earliest, exceeds};
+use super::serve::take;
+use super::{DRAINED, Grant, GrantOnUnwind, WaitQueue};
+use crate::Rejected;
+use crate::hook::{Hook, Outcome, Waited};
+use crate::limiter_source::LimiterSource;
+use crate::lock::RawLock;
+use crate::options::Order;
+use crate::panics::unless_unwinding;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::wait_list::{End, Request, State, Waiter};
+
+/// The calls of a future on its wait queue.
+pub trait Waits {
+    type Key: Copy;
+
+    /// The time of its clock.
+    fn now(&self) -> Timestamp;
+
+    /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
+    fn try_now(&self, key: Self::Key, request: Request) -> Option<Grant>;
+
+    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
+    /// or `cancel` has returned.
+    unsafe fn enqueue(
+        &self,
+        waiter: NonNull<Waiter<Self::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>>;
+
+    /// What a waiter was granted, if it was, and is over then.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    unsafe fn claim(&self, waiter: NonNull<Waiter<Self::Key>>) -> Option<Grant>;
+
+    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
+    /// `waker`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list here, and its outcome has not been asked for since it was
+    /// settled.
+    unsafe fn outcome(
+        &self,
+        waiter: NonNull<Waiter<Self::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>>;
+
+    /// Tells the hook that a wait is over, if it was one.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
+    unsafe fn left(&self, waiter: NonNull<Waiter<Self::Key>>);
+
+    /// Gives up a waiter that was put into a list, and what it has been granted.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    unsafe fn cancel(&self, waiter: NonNull<Waiter<Self::Key>>);
+
+    /// Has an idle waiter wait until nothing is held, and says whether it has to.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
+    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Self::Key>>, waker: &Waker) -> bool;
+
+    /// Gives up a waiter that waits until nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// It was put there by `enqueue_drained`.
+    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Self::Key>>);
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
+    for WaitQueue<S, C, R, H, B>
+{
+    type Key = S::Key;
+
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    #[inline]
+    fn try_now(&self, key: S::Key, request: Request) -> Option<Grant> {
+        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
+            return None;
+        }
+        let (limiter, now) = (self.source.at(key), self.clock.now());
+        let available = || limiter.available_at(now);
+        take(request.min, request.max, available, |n| {
+            self.take(key, || limiter.take_at(now, n))
+        })
+        .ok()
+    }
+
+    unsafe fn enqueue(
+        &self,
+        waiter: NonNull<Waiter<S::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
+        // SAFETY: idle, and ours.
+        let bit = Self::bit(unsafe { (*waiter.as_ptr()).key });
+        // Neither cloned nor dropped under the lock: that runs code of the caller's.
+        let mut waker = Some(waker.clone());
+        if self.gate.load(Relaxed) & bit != 0 {
+            let panicking = GrantOnUnwind(self);
+            let enters = self.lists.lock(|lists| {
+                // SAFETY: as the caller says. Nothing changes for other waits, nor for the timers.
+                unsafe { self.enter_behind(lists, waiter, &mut waker) }
+            });
+            mem::forget(panicking);
+            if enters {
+                if self.pending.is_any::<R>() {
+                    self.grant_marked();
+                }
+                return None;
+            }
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.decide(waiter, waker?) }
+    }
+
+    unsafe fn outcome(
+        &self,
+        waiter: NonNull<Waiter<S::Key>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            let mut waker = Some(waker.clone());
+            let waits = self.with(|_, _| {
+                // SAFETY: waiting, and so in a list, now that we hold the lock.
+                unsafe {
+                    let waits = Waiter::state(waiter) == State::Waiting;
+                    if waits {
+                        waker = Waiter::rewake(waiter, waker.take());
+                    }
+                    waits
+                }
+            });
+            drop(waker);
+            if waits {
+                return None;
+            }
+        }
+        // SAFETY: settled, and so ours.
+        let (
+            state,
+            Waiter {
+                key,
+                request,
+                grant,
+                ..
+            },
+        ) = unsafe { (Waiter::state(waiter), &mut *waiter.as_ptr()) };
+        let (permits, limiter) = (request.min, self.source.at(*key));
+        let retry = || {
+            let ahead = self.with(|lists, _| self.ahead(lists, *key));
+            earliest(&limiter, self.clock.now(), ahead, permits)
+        };
+        Some(match state {
+            State::Granted => Ok(grant.take().unwrap_or((0, Receipt::NONE))),
+            State::Evicted => Err(Rejected::Evicted {
+                permits,
+                retry: retry(),
+            }),
+            State::Exceeds => Err(exceeds(&limiter, permits)),
+            State::Late => Err(Rejected::Deadline {
+                permits,
+                retry: retry(),
+            }),
+            _ => Err(Rejected::Closed { permits }),
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn claim(&self, waiter: NonNull<Waiter<S::Key>>) -> Option<Grant> {
+        // SAFETY: valid, as the caller says; and, settled, ours.
+        unsafe {
+            if Waiter::state(waiter) == State::Granted {
+                (*waiter.as_ptr()).grant.take()
+            } else {
+                None
+            }
+        }
+    }
+
+    unsafe fn left(&self, waiter: NonNull<Waiter<S::Key>>) {
+        // SAFETY: as the caller says.
+        let (
+            state,
+            Waiter {
+                request,
+                since,
+                until,
+                ..
+            },
+        ) = unsafe { (Waiter::state(waiter), &*waiter.as_ptr()) };
+        let outcome = match state {
+            State::Idle | State::Waiting => return,
+            State::Granted => Outcome::Granted,
+            State::Evicted => Outcome::Evicted,
+            State::Exceeds => Outcome::ExceedsCapacity,
+            State::Late => Outcome::Deadline,
+            State::Closed => Outcome::Closed,
+            State::Cancelled => Outcome::Cancelled,
+        };
+        self.hook.left(&Waited {
+            permits: request.min,
+            time: until.saturating_since(*since),
+            outcome,
+        });
+    }
+
+    unsafe fn cancel(&self, waiter: NonNull<Waiter<S::Key>>) {
+        // SAFETY: as the caller says.
+        unless_unwinding(|| unsafe { self.give_up(waiter) });
+    }
+
+    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>, waker: &Waker) -> bool {
+        let mut waker = Some(waker.clone());
+        self.with(|lists, _| {
+            self.raise(DRAINED);
+            if self.is_drained() {
+                return false;
+            }
+            let head = lists.drainers.heads().next();
+            if let Some(waker) = waker.take() {
+                // SAFETY: as the caller says.
+                unsafe { lists.drainers.enter(waiter, head, End::Tail, waker) };
+                lists.occupied |= DRAINED;
+            }
+            true
+        })
+    }
+
+    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            // SAFETY: as the caller says.
+            unless_unwinding(|| unsafe { self.give_up_drained(waiter) });
+        }
+    }
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<S, C, R, H, B> {
+    /// As `cancel`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>) {
+        let _unclaimed = Unclaimed {
+            wait_queue: self,
+            waiter,
+        };
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            let stays = AbortOnUnwind;
+            let waker = self.with(move |lists, _| {
+                // SAFETY: waiting, and so in a list, now that we hold the lock.
+                unsafe {
+                    if Waiter::state(waiter) != State::Waiting {
+                        mem::forget(stays);
+                        return None;
+                    }
+                    lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
+                    let (waker, next) = self.remove(lists, waiter);
+                    (*waiter.as_ptr()).until = (*waiter.as_ptr()).since;
+                    Waiter::settle(waiter, State::Cancelled);
+                    mem::forget(stays);
+                    if next.is_some() {
+                        // Requests behind it may fit where it did not.
+                        self.pending.add(Self::bit((*waiter.as_ptr()).key));
+                    }
+                    waker
+                }
+            });
+            drop(waker);
+        }
+        // SAFETY: no longer in a list, and so ours.
+        unsafe {
+            if H::TIMES && Waiter::state(waiter) == State::Cancelled {
+                (*waiter.as_ptr()).until = self.clock.now();
+            }
+            self.left(waiter);
+        }
+    }
+
+    /// As `cancel_drained`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+        let stays = AbortOnUnwind;
+        let waker = self.with(move |lists, _| {
+            // SAFETY: waiting, and so among the drainers, now that we hold the lock.
+            let waker = unsafe {
+                (Waiter::state(waiter) == State::Waiting).then(|| {
+                    let waker = Self::remove_drainer(lists, waiter);
+                    Waiter::settle(waiter, State::Cancelled);
+                    waker
+                })
+            };
+            mem::forget(stays);
+            waker
+        });
+        drop(waker);
+    }
+}
+
+/// A waiter that is dropped while it is in a wait list. If it cannot be removed, there is no way
+/// on: a second panic ends the program.
+pub(super) struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        panic!("a wait cannot leave its queue: a clock, a limiter or a lock has panicked");
+    }
+}
+
+/// A waiter whose future is gone. What it was granted is given back, also if a waker or the hook
+/// panics.
+struct Unclaimed<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
+    wait_queue: &'h WaitQueue<S, C, R, H, B>,
+    waiter: NonNull<Waiter<S::Key>>,
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
+    for Unclaimed<'_, S, C, R, H, B>
+{
+    fn drop(&mut self) {
+        // SAFETY: no longer in a list, and so ours.
+        let Waiter {
+            key, grant, until, ..
+        } = unsafe { &mut *self.waiter.as_ptr() };
+        let waiter = self.waiter.addr().get();
+        drop(Taken {
+            wait_queue: self.wait_queue,
+            key: *key,
+            grant: grant.take(),
+            at: *until,
+            waiter,
+        });
+    }
+}
+
+/// Permits that were taken. They are given back if a waker or a hook panics before they are handed
+/// out.
+pub(super) struct Taken<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
+    pub(super) wait_queue: &'h WaitQueue<S, C, R, H, B>,
+    pub(super) key: S::Key,
+    pub(super) grant: Option<Grant>,
+    /// When it was taken, or later.
+    pub(super) at: Timestamp,
+    /// The place of the waiter that it was taken for after a wait; else 0.
+    pub(super) waiter: usize,
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+    pub(super) fn keep(mut self) -> Grant {
+        self.grant.take().unwrap_or((0, Receipt::NONE))
+    }
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C, R, H, B> {
+    fn drop(&mut self) {
+        if self.grant.as_ref().is_some_and(|(permits, _)| *permits > 0) {
+            unless_unwinding(|| self.give_back());
+        }
+    }
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+    /// Gives back the permits.
+    fn give_back(&mut self) {
+        let mut refund = Refund {
+            taken: self,
+            notes: Receipts::NONE,
+        };
+        let Taken {
+            wait_queue, waiter, ..
+        } = *refund.taken;
+        if S::NOTES && waiter != 0 {
+            // Nothing is granted before the refund: a grant would make the receipts worthless.
+            refund.notes = wait_queue.lists.lock(|lists| {
+                let (noted, notes) = lists.noted;
+                if noted == waiter {
+                    notes
+                } else {
+                    Receipts::NONE
+                }
+            });
+        }
+        // If the clock panics, as of when it was taken.
+        let now = wait_queue.clock.now();
+        refund.taken.at = now;
+    }
+}
+
+/// Refunds what was taken, also if a clock panics, and grants it to other requests.
+struct Refund<'t, 'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
+    taken: &'t mut Taken<'h, S, C, R, H, B>,
+    notes: Receipts,
+}
+
+impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
+    for Refund<'_, '_, S, C, R, H, B>
+{
+    fn drop(&mut self) {
+        let notes = self.notes;
+        let Taken {
+            wait_queue,
+            key,
+            grant,
+            at,
+            ..
+        } = &mut *self.taken;
+        if let Some((permits, mut receipt)) = grant.take() {
+            unless_unwinding(|| {
+                wait_queue.give_back(*key, |source| {
+                    if S::NOTES {
+                        source.refund_noted(*key, *at, permits, &mut receipt, &notes);
+                    } else {
+                        source.at(*key).refund_at(*at, permits, &mut receipt);
+                    }
+                    ((), None)
+                });
+                if S::NOTES && wait_queue.pending.is_any::<R>() {
+                    wait_queue.grant_marked();
+                }
+            });
+        }
+    }
+}
