@@ -159,7 +159,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "weaken",
-        about: "every ordering, weakened in turn, makes a loom model fail",
+        about: "every ordering and promise, weakened in turn, makes a model or a test fail",
         needs: None,
         run: weaken,
     },
