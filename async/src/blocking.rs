@@ -213,7 +213,8 @@ where
                 };
                 let wait_queue = queue.wait_queue();
                 let next = match wait.member.as_mut().drive(wait_queue, waker) {
-                    Some(Next::At(at)) => at.min(deadline),
+                    // No later than its own deadline, which has a timer.
+                    Some(Next::At(at)) => at,
                     _ => deadline,
                 };
                 // What is to be released may come sooner than one falls asleep.

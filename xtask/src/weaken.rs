@@ -209,6 +209,8 @@ impl Bench {
             .to_owned())
         } else if text.contains("exceeded maximum number of branches") {
             Err(format!("runs for ever, and shows nothing:\n{text}"))
+        } else if text.contains("running 1 test") && text.contains("(signal: ") {
+            Ok("it ends the program".to_owned())
         } else if ran.status.code() == Some(TIMED_OUT) {
             Ok("it does not come to its end".to_owned())
         } else {

@@ -22,7 +22,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "{ let _ = position; used }",
         test: (
             "late",
-            "a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves",
+            "a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves",
         ),
     },
     Mutant {
@@ -34,13 +34,6 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "given_back_late",
             "a_receipt_that_is_a_horizon_old_is_worth_nothing",
         ),
-    },
-    Mutant {
-        file: "core/src/stamped.rs",
-        within: "fn is_past(&self",
-        text: "distance != 0 && distance < self.late.into()",
-        by: "distance != 0",
-        test: ("late", "a_sliding_window_that_was_idle_has_all_or_none"),
     },
     // A table forgets a key whose denials are counted.
     Mutant {
@@ -112,16 +105,6 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     // Threads that wait.
-    Mutant {
-        file: BLOCKING,
-        within: "pub fn block(mut self)",
-        text: "at.min(deadline)",
-        by: "at",
-        test: (
-            "corners",
-            "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time",
-        ),
-    },
     Mutant {
         file: BLOCKING,
         within: "pub fn block(mut self)",
