@@ -1349,16 +1349,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SERVE,
-        within: "fn serve(",
-        text: "bit: Self::bit(key),",
-        by: "bit: 0,",
-        test: (
-            "queue_limits",
-            "a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call",
-        ),
-    },
-    Mutant {
-        file: SERVE,
         within: "fn drain(&self",
         text: "pending.bits |= key.map_or(1, Self::bit);",
         by: "",

@@ -289,4 +289,12 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
             "a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics",
         ),
     },
+    // A head whose limiter panics is asked again only when some time has passed.
+    Mutant {
+        file: SERVE,
+        within: "fn serve(",
+        text: "bit: Self::bit(key),",
+        by: "bit: 0,",
+        test: ("random_driver", "queues_around_several_rates"),
+    },
 ];
