@@ -72,8 +72,7 @@ pub struct Acquire<P: Anchored> {
     wait: WaiterSlot<Key<P::Target>>,
 }
 
-// SAFETY: the waiter belongs to the future or to whoever has the queue's wait lists, which threads
-// share under its lock.
+// SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
 unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<P::Target>: Send {}
 
 // SAFETY: a shared reference leads to nothing.
@@ -109,8 +108,9 @@ impl<P: Anchored> Acquire<P> {
     /// The same, until `deadline` by the queue's clock: what can be granted by then, that instant
     /// included. [`Timestamp::MAX`] is none. What is free is granted all the same when it is over.
     ///
-    /// [`Rejected::Deadline`] is the answer when it is over, and at once where it cannot be met: if
-    /// nobody before it gives up, and nothing is given back.
+    /// Fails with [`Rejected::Deadline`] when the deadline has passed. Fails at once if it cannot
+    /// be met even though no request before this one is cancelled and no permit is given back
+    /// early.
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue, Rejected};

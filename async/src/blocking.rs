@@ -155,12 +155,11 @@ impl<P: Anchored> Acquire<P>
 where
     <P::Target as Queued>::WaitQueue: Blocks,
 {
-    /// Waits in this thread. Needs no driver: while threads wait, one of them sees to the queue's
-    /// time, also where the queue does so itself, or a task: their timer may be one that cannot run
-    /// while this thread sleeps.
+    /// Waits in this thread. Needs no driver: one of the threads that wait always drives the queue,
+    /// even beside another driver, whose timer may be unable to run while this thread sleeps.
     ///
-    /// For permits that somebody has to release it looks for some microseconds before it queues; a
-    /// thread in the queue sleeps.
+    /// If the permits have to be released, it tries for some microseconds before it queues. In the
+    /// queue the thread sleeps.
     ///
     /// # Errors
     ///

@@ -35,11 +35,11 @@ macro_rules! common {
 
             /// How late a grant may be and still count as in time, up to 1 s. Default: 10 ms. So
             /// rates beyond what a timer can tell apart are granted in batches, without a loss;
-            /// what a timer is later than that is lost, up to the burst. (What comes in while
-            /// nobody waits is not kept beyond the burst either: a burst of 1 needs as many waits
-            /// as come in between two wakes of the timer.) A queue that is served [newest
-            /// first](crate::Order::NewestFirst) has none, since newcomers may have taken in the
-            /// meantime; nor has one whose limiter is
+            /// what a timer is later than that is lost, up to the burst. (While no request waits,
+            /// permits are kept up to the burst as well. So with a burst of 1, the full rate needs
+            /// as many waiting requests as permits come in between two wakes of the timer.) A queue
+            /// that is served [newest first](crate::Order::NewestFirst) has none, since newcomers
+            /// may have taken in the meantime; nor has one whose limiter is
             /// [shared](portcullis_core::QueueLimiter::SHARED), as behind a pointer: others may
             /// have taken from it at the present.
             ///

@@ -28,8 +28,7 @@ pub struct Drained<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> {
     wait: WaiterSlot<()>,
 }
 
-// SAFETY: the waiter belongs to the future or to whoever has the queue's wait lists, which threads
-// share under its lock.
+// SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
 unsafe impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>> + Send> Send for Drained<P> {}
 
 // SAFETY: a shared reference leads to nothing.

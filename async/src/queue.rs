@@ -410,7 +410,7 @@ where
 {
     fn drop(&mut self) {
         if let Some(lease) = self.0.take() {
-            lease.limiter().wait_queue.mark(());
+            lease.limiter().wait_queue.note_release(());
             lease.forget();
         }
     }

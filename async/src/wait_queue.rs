@@ -287,14 +287,14 @@ impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
 
 /// Work on the wait lists. Whatever panics in it, what it is to leave behind is done when it ends:
 /// a driver is told of the next timer, and the gate is lowered where no wait is left.
-struct AtLines<'h, S: LimiterSource, C, R, H, const B: usize> {
-    wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    lists: &'h mut Lists<S::Key, B>,
+struct CriticalSection<'q, S: LimiterSource, C, R, H, const B: usize> {
+    wait_queue: &'q WaitQueue<S, C, R, H, B>,
+    lists: &'q mut Lists<S::Key, B>,
     /// Takes the waker of the driver.
-    batch: &'h mut WakeBatch,
+    batch: &'q mut WakeBatch,
 }
 
-impl<S: LimiterSource, C, R, H, const B: usize> Drop for AtLines<'_, S, C, R, H, B> {
+impl<S: LimiterSource, C, R, H, const B: usize> Drop for CriticalSection<'_, S, C, R, H, B> {
     #[inline]
     fn drop(&mut self) {
         self.lists.tell(self.batch);
@@ -304,8 +304,8 @@ impl<S: LimiterSource, C, R, H, const B: usize> Drop for AtLines<'_, S, C, R, H,
 
 /// Grants what is pending when a limiter, a clock or a waker has panicked. They are asked once
 /// more.
-struct GrantOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
-    &'h WaitQueue<S, C, R, H, B>,
+struct GrantOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
+    &'q WaitQueue<S, C, R, H, B>,
 );
 
 impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
@@ -318,8 +318,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
 
 /// Grants what is free in some shards when a limiter has panicked in giving back. It may have given
 /// back by then.
-struct GrantShardsOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
-    &'h WaitQueue<S, C, R, H, B>,
+struct GrantShardsOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
+    &'q WaitQueue<S, C, R, H, B>,
     usize,
 );
 
@@ -334,8 +334,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
 }
 
 /// Permits that are to be handed over. They are released if a clock or a limiter panics before.
-struct ReleaseOnUnwind<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    wait_queue: &'h WaitQueue<S, C, R, H, B>,
+struct ReleaseOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
+    wait_queue: &'q WaitQueue<S, C, R, H, B>,
     key: S::Key,
     n: u32,
 }
@@ -345,7 +345,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
 {
     fn drop(&mut self) {
         self.wait_queue.source.at(self.key).release(self.n);
-        self.wait_queue.mark(self.key);
+        self.wait_queue.note_release(self.key);
     }
 }
 
@@ -364,26 +364,28 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
     fn with<T>(&self, work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T) -> T {
         let mut batch = WakeBatch::new();
-        let outcome = self.with_wakes(&mut batch, work);
+        let outcome = self.with_batch(&mut batch, work);
         batch.resume();
         outcome
     }
 
     /// The same; a waker's panic is kept in `batch`.
-    fn with_wakes<T>(
+    fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
         work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
     ) -> T {
         let panicking = GrantOnUnwind(self);
-        let outcome = self.lists.lock(|lists| self.at_lines(lists, batch, work));
+        let outcome = self
+            .lists
+            .lock(|lists| self.critical_section(lists, batch, work));
         self.wake_and_grant(batch);
         mem::forget(panicking);
         outcome
     }
 
     /// The same without waiting for the lock. `None` if it is held: then its holder wakes a driver.
-    fn with_wakes_or_mark<T>(
+    fn try_with_batch<T>(
         &self,
         batch: &mut WakeBatch,
         work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
@@ -392,7 +394,10 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let mut work = Some(work);
         let mut attempt = || {
             self.lists
-                .try_lock(|lists| work.take().map(|work| self.at_lines(lists, batch, work)))
+                .try_lock(|lists| {
+                    work.take()
+                        .map(|work| self.critical_section(lists, batch, work))
+                })
                 .flatten()
         };
         let outcome = attempt().or_else(|| {
@@ -412,19 +417,19 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// Under the lock.
-    fn at_lines<T>(
+    fn critical_section<T>(
         &self,
         lists: &mut Lists<S::Key, B>,
         batch: &mut WakeBatch,
         work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
     ) -> T {
         let wait_queue = self;
-        let lines = AtLines {
+        let section = CriticalSection {
             wait_queue,
             lists,
             batch,
         };
-        work(lines.lists, lines.batch)
+        work(section.lists, section.batch)
     }
 
     /// Wakes, and grants as long as something is pending and the lock is free.
@@ -445,7 +450,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let drain = |lists: &mut _, batch: &mut _| self.drain(lists, batch, key);
         let granted = self
             .lists
-            .try_lock(|lists| self.at_lines(lists, batch, drain));
+            .try_lock(|lists| self.critical_section(lists, batch, drain));
         granted.is_some()
     }
 
@@ -550,7 +555,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             }
         }
         if self.pending.is_any::<R>() {
-            self.grant_marked();
+            self.grant_pending();
         }
         mem::forget(unreleased);
         mem::forget(panicking);
@@ -620,7 +625,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 
     /// Grants what is pending.
     #[cold]
-    fn grant_marked(&self) {
+    fn grant_pending(&self) {
         let mut batch = WakeBatch::new();
         unless_unwinding(|| self.wake_and_grant(&mut batch));
         batch.resume();
@@ -642,7 +647,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     pub(crate) fn close(&self) {
         let (mut batch, mut panic) = (WakeBatch::new(), Panic::NONE);
         panic.keep(|| {
-            self.with_wakes(&mut batch, |lists, batch| {
+            self.with_batch(&mut batch, |lists, batch| {
                 lists.closed = true;
                 self.gate.fetch_or(CLOSED, Relaxed);
                 self.drain(lists, batch, None);
@@ -665,7 +670,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
                     batch.push(Some(waker));
                 }
             };
-            panic.keep(|| self.with_wakes(&mut batch, tell_drivers));
+            panic.keep(|| self.with_batch(&mut batch, tell_drivers));
         }
         batch.resume();
         panic.resume();
@@ -683,7 +688,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// Notes that permits of a key came back, for the next holder of the lock.
-    pub(crate) fn mark(&self, key: S::Key) {
+    pub(crate) fn note_release(&self, key: S::Key) {
         self.pending.add(Self::bit(key));
     }
 
@@ -696,7 +701,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let ahead = |lists: &mut _, _: &mut _| self.ahead(lists, key);
         let ahead = self
             .lists
-            .try_lock(|lists| self.at_lines(lists, &mut batch, ahead));
+            .try_lock(|lists| self.critical_section(lists, &mut batch, ahead));
         self.wake_and_grant(&mut batch);
         batch.resume();
         ahead.unwrap_or(0)
@@ -713,7 +718,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let mut batch = WakeBatch::new();
         let panicking = GrantShardsOnUnwind(self, Self::bit(key));
         let taken = self.lists.try_lock(|lists| {
-            self.at_lines(lists, &mut batch, |lists, _| {
+            self.critical_section(lists, &mut batch, |lists, _| {
                 let free = lists.shards[S::shard(key, B)].head(key).is_none();
                 free.then(|| self.source.at(key).take_at(now, n))
             })

@@ -293,7 +293,13 @@ mod by_turns {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         queue.attend_shared();
         let threads = [(); 3].map(|()| waiting(&queue, Timestamp::MAX));
-        queue.clock().run(hours(3));
+        for hour in 1..4 {
+            // A thread may hold the lock at this moment. Then it wakes the queue as it unlocks.
+            while queue.clock().alarm() != Some(hours(hour)) {
+                thread::yield_now();
+            }
+            queue.clock().run(hours(hour));
+        }
         assert_eq!(threads.map(Thread::outcome), [Ok(1); 3]);
         assert_eq!(queue.clock().armed(), [1, 2, 3].map(hours));
     }

@@ -1,7 +1,7 @@
 //! Queues by key: what is released of one key reaches those who wait for it, whoever has the lines
 //! for whatever other key.
 //!
-//! Under loom there are two bins. The keys are their own hashes, so that each model says which of
+//! Under loom there are two shards. The keys are their own hashes, so that each model says which of
 //! them share one.
 #![cfg(loom)]
 

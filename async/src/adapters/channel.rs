@@ -168,8 +168,8 @@ type Leased<T, P> = (T, Lease<P>);
 
 /// The places of a channel, and its end.
 ///
-/// **Invariant.** An item in the channel has a permit of `places`; so the channel has room for
-/// whoever holds one.
+/// **Invariant.** Each item in the channel has a permit of `places`. So the channel has room for an
+/// item whose permit has been taken.
 struct Room {
     places: Places,
     /// Its one permit is never given back: who waits for it waits until it closes, without an
@@ -190,8 +190,8 @@ impl Room {
         }
     }
 
-    /// Closes the channel by `close`, and refuses those who wait, and those who come: all of them,
-    /// also if a waker panics.
+    /// Closes the channel by `close`, and refuses all requests that wait or come later, also if a
+    /// waker panics.
     fn close(&self, close: impl FnOnce() -> bool) -> bool {
         let _end = Finally(|| {
             self.end.close();

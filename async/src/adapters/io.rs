@@ -140,7 +140,7 @@ limited! {
     /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What
     /// waits [stays](Self::waiting), and the next read asks again.
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it
+    /// It contains its wait, and so must be pinned: by `pin!`, or by `Box::pin` if it has to be
     /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
     ///
     /// **Cost.** Each read asks the limiter; the waits of the queue; an allocation of a piece for
@@ -208,7 +208,7 @@ limited! {
     /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing
     /// has been written then. Vectored writes go slice by slice.
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`, where somebody wants it
+    /// It contains its wait, and so must be pinned: by `pin!`, or by `Box::pin` if it has to be
     /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
     ///
     /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is

@@ -111,8 +111,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             };
             let look = match caller {
                 // It may be woken in a release.
-                Caller::SelfDriven => self.with_wakes_or_mark(batch, look)?,
-                _ => self.with_wakes(batch, look),
+                Caller::SelfDriven => self.try_with_batch(batch, look)?,
+                _ => self.with_batch(batch, look),
             };
             // The one before, which is dropped outside of the lock.
             drop(waker);

@@ -131,7 +131,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
             mem::forget(panicking);
             if enters {
                 if self.pending.is_any::<R>() {
-                    self.grant_marked();
+                    self.grant_pending();
                 }
                 return None;
             }
@@ -448,7 +448,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
                     ((), None)
                 });
                 if S::NOTES && wait_queue.pending.is_any::<R>() {
-                    wait_queue.grant_marked();
+                    wait_queue.grant_pending();
                 }
             });
         }

@@ -1314,7 +1314,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAIT_QUEUE,
-        within: "fn mark(&self",
+        within: "fn note_release(&self",
         text: "self.pending.add(Self::bit(key));",
         by: "let _ = key;",
         test: (
@@ -1387,7 +1387,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Nobody looks at the marks after letting go.
     Mutant {
         file: WAIT_QUEUE,
-        within: "fn with_wakes<T>(",
+        within: "fn with_batch<T>(",
         text: "self.wake_and_grant(batch);",
         by: "batch.wake();",
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
@@ -1730,7 +1730,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAIT_QUEUE,
-        within: "fn with_wakes_or_mark<T>(",
+        within: "fn try_with_batch<T>(",
         text: "self.pending.add(TIME);",
         by: "",
         test: (

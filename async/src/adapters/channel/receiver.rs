@@ -128,8 +128,8 @@ impl<T, P: Anchored> Receiver<T, P> {
         }
     }
 
-    /// Waits for an item; `None` when the channel is closed, or nobody writes any more, and there
-    /// is none. Dropped before it is ready, it has received nothing.
+    /// Waits for an item. Returns `None` if the channel is empty and closed, or empty and without
+    /// senders. If the future is dropped before it is ready, it has received nothing.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -191,8 +191,8 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.close()
     }
 
-    /// Whether it is closed, by either side or because nobody writes any more; there may be items
-    /// still.
+    /// Whether the channel is closed, by either side or because all senders are gone. It may still
+    /// hold items.
     ///
     /// ```
     /// # use core::num::NonZero;
