@@ -17,7 +17,7 @@ use portcullis_core::{
     Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter,
     Rate, Receipt, Retry, Timestamp, TokenBucket,
 };
-use support::{Task, Watched, now, waker};
+use support::{FreesOnDenial, Task, Watched, now, waker};
 
 type Plain<L> = Queue<L, ManualClock>;
 fn queue<L: QueueLimiter>(limiter: L, permits: u64) -> Plain<L> {
@@ -315,31 +315,8 @@ fn a_thread_is_told_when_its_own_time_becomes_earlier() {
 /// Nor those that one has in its hand who is about to wake others.
 #[test]
 fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
-    use core::sync::atomic::AtomicBool;
-    /// Frees one as it denies, once it is told to.
-    struct Late(Concurrency, Arc<AtomicBool>);
-    impl Limiter for Late {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            let outcome = self.0.take_at(now, n);
-            if outcome.is_err() && self.1.swap(false, Ordering::Relaxed) {
-                Limiter::release(&self.0, 1);
-            }
-            outcome
-        }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
-        }
-        fn retry(&self, denied: Denied) -> Retry {
-            Limiter::retry(&self.0, denied)
-        }
-    }
-
-    impl QueueLimiter for Late {}
-    let armed = Arc::new(AtomicBool::new(false));
-    let limit = Late(Concurrency::new(3), Arc::clone(&armed));
+    let limit = FreesOnDenial::new(3, false);
+    let frees = Arc::clone(&limit.frees);
     let queue: Queue<_, _, Watched> =
         Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
     let queue: &'static _ = Box::leak(Box::new(queue));
@@ -347,7 +324,7 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     let two = now(queue.acquire(2)).unwrap();
     let mut old = Task::new(queue.acquire(2));
     assert!(old.poll_with(&waker(|| panic!("a waker"))).is_pending());
-    armed.store(true, Ordering::Relaxed);
+    frees.store(true, Ordering::Relaxed);
     let mut new = Task::new(queue.acquire(1));
     // Before it is given back: the first look denies (and frees one), the second, under the lock,
     // takes it.

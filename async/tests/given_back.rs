@@ -8,7 +8,7 @@ use core::future::Future;
 use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::pin::pin;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::panic::catch_unwind;
 use std::rc::Rc;
@@ -19,7 +19,9 @@ use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
     Retry, Timestamp, TokenBucket,
 };
-use support::{Hand, START, Task, Watched, available, newest_first, now, permits, queue};
+use support::{
+    FreesOnDenial, Hand, START, Task, Watched, available, newest_first, now, permits, queue,
+};
 
 fn panics<T>(work: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(work)).is_err()
@@ -185,38 +187,11 @@ fn spiteful() -> ManuallyDrop<Waker> {
     ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) })
 }
 
-/// Frees as it denies, as another thread may.
-struct Freed(Concurrency, AtomicBool);
-
-impl Limiter for Freed {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let taken = self.0.take_at(now, n);
-        if taken.is_err() && self.1.swap(false, Ordering::Relaxed) {
-            Limiter::release(&self.0, n);
-        }
-        taken
-    }
-
-    fn release(&self, n: u32) {
-        Limiter::release(&self.0, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        Limiter::retry(&self.0, denied)
-    }
-}
-
-impl QueueLimiter for Freed {}
-
 #[test]
 fn a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped() {
-    let queue = queue(Freed(Concurrency::new(1), AtomicBool::new(false)), 9);
+    let queue = queue(FreesOnDenial::new(1, false), 9);
     now(queue.acquire(1)).unwrap().forget();
-    queue.change(|limit| limit.1.store(true, Ordering::Relaxed));
+    queue.change(|limit| limit.frees.store(true, Ordering::Relaxed));
     {
         let mut wait = pin!(queue.acquire(1));
         let waker = spiteful();

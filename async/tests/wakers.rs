@@ -3,16 +3,16 @@
 mod support;
 
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::Poll;
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
-use portcullis_core::{
-    Concurrency, Denied, Lease, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
+use portcullis_core::{Concurrency, Lease, Limiter};
+use support::{
+    FreesOnDenial, Hand, START, Shared, Task, Watched, available, now, permits, queue, waker,
 };
-use support::{Hand, START, Shared, Task, Watched, available, now, permits, queue, waker};
 
 mod wakers {
     use super::*;
@@ -349,31 +349,8 @@ mod marks {
 
     #[test]
     fn what_is_released_between_the_first_look_and_the_list_is_found_by_the_second() {
-        // Denies once, and frees what it denied right then.
-        struct Late(Concurrency, AtomicBool);
-        impl Limiter for Late {
-            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-                let outcome = self.0.take_at(now, n);
-                if outcome.is_err() && self.1.swap(false, Ordering::Relaxed) {
-                    Limiter::release(&self.0, 1);
-                }
-                outcome
-            }
-            fn release(&self, n: u32) {
-                Limiter::release(&self.0, n);
-            }
-            fn available_at(&self, now: Timestamp) -> u64 {
-                self.0.available_at(now)
-            }
-            fn retry(&self, denied: Denied) -> Retry {
-                Limiter::retry(&self.0, denied)
-            }
-        }
-
-        impl QueueLimiter for Late {}
         for order in [Order::OldestFirst, Order::NewestFirst] {
-            let queue =
-                queue(Late(Concurrency::new(1), AtomicBool::new(true)), 9).with_order(order);
+            let queue = queue(FreesOnDenial::new(1, true), 9).with_order(order);
             let held = now(queue.acquire(1)).unwrap().forget();
             assert_eq!(held, 1);
             assert_eq!(permits(now(queue.acquire(1))), Ok(1));

@@ -7,9 +7,12 @@ mod support;
 
 use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use std::panic::catch_unwind;
 
-use portcullis_core::{Concurrency, FixedWindow, KeyedWord, TokenBucket};
+use portcullis_core::{
+    Carry, Concurrency, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket, Word,
+};
 use portcullis_explore::Plan;
 
 use support::draws::Draws;
@@ -20,6 +23,7 @@ use support::subjects::{
     Adjustable, Array, Bucket, Changing, Cooldown, Counting, Escalating, Fixed, Penalised, Permits,
     Pool, Sliced, Sliding, Table, Three, Twice,
 };
+use support::tests_of_all;
 use support::world::{Facts, Subject, World};
 
 /// The calls, pre-empting each other as planned, and how many accesses there were.
@@ -260,28 +264,7 @@ fn check<S: Subject>(share: u64, times: u64) {
 /// In a share: a million in all.
 const RUNS: u64 = 17_600;
 
-macro_rules! explores {
-    ($($test:ident: $subject:ty, $share:literal;)*) => {$(
-        #[test]
-        fn $test() {
-            check::<$subject>($share, 1);
-        }
-    )*
-        mod soak {
-            use super::*;
-
-            $(
-                #[test]
-                #[ignore = "takes half an hour"]
-                fn $test() {
-                    check::<$subject>($share, 100);
-                }
-            )*
-        }
-    };
-}
-
-explores! {
+tests_of_all! {
     token_bucket_64: Bucket<u64>, 2;
     token_bucket_32: Bucket<u32>, 2;
     token_bucket_43: Bucket<KeyedWord>, 2;
@@ -313,4 +296,54 @@ explores! {
     three_limits_32: Three<u32>, 1;
     a_limit_named_twice: Twice, 1;
     lease_pool: Pool, 2;
+}
+
+/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s:
+/// after as many changes as era and set together can count, it is the same again.
+fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
+    let changes = if W::BITS == 64 { 1_024 } else { 16 };
+    let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
+    let slow = Rate::new(1, Duration::from_secs(10));
+    let refused = Cell::new(0);
+    let (mut before, mut accesses) = (0, 1);
+    while before < accesses {
+        let limit = TokenBucket::builder(slow, 2)
+            .initial(0)
+            .tick(Duration::from_secs(1))
+            .staleness(Duration::from_mins(1))
+            .build_adjustable_on::<W>()
+            .unwrap();
+        for _ in 0..changes / 4 {
+            let _ = limit.adjust_at(at(0), slow, 2, Carry::Keep);
+        }
+        let granted = Cell::new(false);
+        let plan = Plan {
+            at: [before, u64::MAX],
+            failing: 0,
+        };
+        let others = |index| {
+            if index == 0 {
+                portcullis_explore::whole(|| {
+                    for _ in 0..changes {
+                        // Refused if a take that is under way could not tell it from another one.
+                        let changed = limit.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
+                        refused.set(refused.get() + u64::from(changed.is_err()));
+                    }
+                });
+            }
+        };
+        let take = || granted.set(limit.take_at(at(20), 2).is_ok());
+        accesses = portcullis_explore::run(plan, take, &others);
+        if granted.get() {
+            assert_eq!(limit.available_at(at(20)), 0, "before access {before}");
+        }
+        before += 1;
+    }
+    assert!(refused.get() > 0, "the numbers of changes never came round");
+}
+
+#[test]
+fn a_grant_beside_changes_that_come_round_decides_by_its_settings() {
+    decides_by_its_settings_beside_changes_that_come_round::<u32>();
+    decides_by_its_settings_beside_changes_that_come_round::<u64>();
 }

@@ -18,6 +18,7 @@ use support::scenario::{Clock, KEPT, PASSING, Scenario, op};
 use support::subjects::{
     Adjustable, Bucket, BucketTerms, Changing, Cooldown, Fixed, Sliced, Sliding, Table, is_limited,
 };
+use support::tests_of_all;
 use support::world::{Facts, Slot, Subject, World};
 
 /// What a trace has seen that the bound depends on.
@@ -1046,28 +1047,7 @@ fn check<S: Bound>(share: u64, times: u64) {
     println!("{}: {tally:?}", S::NAME);
 }
 
-macro_rules! traces {
-    ($($test:ident: $subject:ty, $share:literal;)*) => {$(
-        #[test]
-        fn $test() {
-            check::<$subject>($share, 1);
-        }
-    )*
-        mod soak {
-            use super::*;
-
-            $(
-                #[test]
-                #[ignore = "takes half an hour"]
-                fn $test() {
-                    check::<$subject>($share, 100);
-                }
-            )*
-        }
-    };
-}
-
-traces! {
+tests_of_all! {
     token_bucket_64: Bucket<u64>, 2;
     token_bucket_32: Bucket<u32>, 2;
     token_bucket_43: Bucket<KeyedWord>, 2;

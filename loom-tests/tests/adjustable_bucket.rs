@@ -34,7 +34,6 @@ on_both_widths!(
     a_reservation_beside_a_change_is_carried_over_or_made_after_it,
     a_late_change_beside_a_newer_take_that_is_denied_adds_nothing,
     a_refund_beside_an_undo_and_a_newer_take_passes_no_bound,
-    a_grant_beside_changes_that_come_round_decides_by_its_settings,
 );
 
 const LONG: Duration = Duration::MAX;
@@ -445,32 +444,5 @@ fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
             taken += 1;
         }
         assert!(taken <= 4, "{taken} at once");
-    });
-}
-
-/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s, and
-/// comes round.
-fn a_grant_beside_changes_that_come_round_decides_by_its_settings<W: Word>() {
-    if W::BITS == 64 {
-        // It comes round after too many changes for a model.
-        return;
-    }
-    explore_briefly(1, 2, || {
-        let settings = TokenBucket::builder(every(10), 2)
-            .initial(0)
-            .tick(Duration::from_secs(1));
-        let settings = settings.staleness(Duration::from_secs(60));
-        let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
-        for _ in 0..4 {
-            keep(&limit, at(0), every(10), 2);
-        }
-        let taken = spawn(&limit, |limit| take(limit, at(20), 2));
-        for _ in 0..4 {
-            // Refused, if it would come round to where the take is.
-            let _ = limit.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
-        }
-        if join(taken) == 2 {
-            assert_eq!(limit.available_at(at(20)), 0);
-        }
     });
 }

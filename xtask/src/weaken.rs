@@ -48,6 +48,11 @@ const SUITES: &[Suite] = &[
         rustflags: "",
     },
     Suite {
+        mutants: tested::EXPLORED,
+        arguments: &["--profile", "checked", "--package", "portcullis-explore"],
+        rustflags: "--cfg explore",
+    },
+    Suite {
         mutants: tested::OF_THE_QUEUE,
         arguments: &["--package", "portcullis-async", "--all-features"],
         rustflags: "",

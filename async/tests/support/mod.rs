@@ -5,14 +5,17 @@
 use core::cell::{Cell, RefCell};
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use portcullis_async::{Order, Queue, RawLock, Rejected, ThreadLock, Timer};
-use portcullis_core::{Clock, Concurrency, Lease, Limiter, ManualClock, QueueLimiter, Timestamp};
+use portcullis_core::{
+    Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Receipt, Retry,
+    Timestamp,
+};
 
 pub const START: Timestamp = Timestamp::ZERO;
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -42,6 +45,47 @@ where
 {
     outcome.map(|lease| lease.permits())
 }
+
+/// Permits of which one is released right after a denial, once `frees` is set: as if by another
+/// thread.
+#[derive(Debug)]
+pub struct FreesOnDenial {
+    permits: Concurrency,
+    pub frees: Arc<AtomicBool>,
+}
+
+impl FreesOnDenial {
+    pub fn new(permits: u32, frees: bool) -> Self {
+        Self {
+            permits: Concurrency::new(permits),
+            frees: Arc::new(AtomicBool::new(frees)),
+        }
+    }
+}
+
+impl Limiter for FreesOnDenial {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let taken = self.permits.take_at(now, n);
+        if taken.is_err() && self.frees.swap(false, Ordering::Relaxed) {
+            Limiter::release(&self.permits, 1);
+        }
+        taken
+    }
+
+    fn release(&self, n: u32) {
+        Limiter::release(&self.permits, n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.permits.available_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        Limiter::retry(&self.permits, denied)
+    }
+}
+
+impl QueueLimiter for FreesOnDenial {}
 
 /// A timer whose time is moved by hand. Moved as the clock that it is, it wakes nobody.
 #[derive(Debug, Default)]

@@ -1,6 +1,37 @@
 //! What the explorers have in common: limiters with random settings, calls on them, and the
 //! judgement of what came out.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "each test uses a part"
+)]
+
+/// A test for each subject, which calls `check` with the subject's share of all runs; and one of a
+/// hundred times as many runs in `soak`.
+macro_rules! tests_of_all {
+    ($($test:ident: $subject:ty, $share:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                check::<$subject>($share, 1);
+            }
+        )*
+
+        mod soak {
+            use super::*;
+
+            $(
+                #[test]
+                #[ignore = "takes half an hour"]
+                fn $test() {
+                    check::<$subject>($share, 100);
+                }
+            )*
+        }
+    };
+}
+pub(crate) use tests_of_all;
 
 #[path = "../../../core/tests/support/draws.rs"]
 pub(crate) mod draws;

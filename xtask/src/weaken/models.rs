@@ -668,17 +668,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "wide::a_change_reads_the_settings_that_the_one_before_it_has_written",
         ),
     },
-    // What was computed by the settings of one era is written in another one.
-    Mutant {
-        file: LIVE,
-        within: "fn next_set(&self",
-        text: "upper.wrapping_add(Live::<N, W>::SET)",
-        by: "(upper ^ Live::<N, W>::SET)",
-        test: (
-            "adjustable_bucket",
-            "wide::a_grant_is_paid_for_at_the_price_of_its_settings",
-        ),
-    },
     // The time of a grant is noted only when others can see the grant.
     Mutant {
         file: LIVE,
@@ -720,17 +709,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: (
             "adjustable_bucket",
             "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound",
-        ),
-    },
-    // A call that counts itself in is not seen by the change that comes round.
-    Mutant {
-        file: LIVE,
-        within: "pub(crate) fn count_in(",
-        text: "quarter.fetch_add(1, Relaxed);",
-        by: "",
-        test: (
-            "adjustable_bucket",
-            "narrow::a_grant_beside_changes_that_come_round_decides_by_its_settings",
         ),
     },
     // Giving back.

@@ -1,7 +1,8 @@
-//! Weakened places that an ordinary test must notice.
+//! Weakened places that an ordinary test or the explorer must notice.
 
 use super::Mutant;
 
+const LIVE: &str = "core/src/live.rs";
 const BLOCKING: &str = "async/src/blocking.rs";
 const DRIVERS: &str = "async/src/drivers.rs";
 const DRIVE: &str = "async/src/drive.rs";
@@ -44,6 +45,32 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         test: (
             "keyed_array",
             "denials_and_penalties_are_not_forgotten_while_no_permit_is_out",
+        ),
+    },
+];
+
+/// Noticed by the explorer of every atomic access.
+pub(super) const EXPLORED: &[Mutant] = &[
+    // A call that counts itself in is not seen by the change that comes round.
+    Mutant {
+        file: LIVE,
+        within: "pub(crate) fn count_in(",
+        text: "quarter.fetch_add(1, Relaxed);",
+        by: "",
+        test: (
+            "every_access",
+            "a_grant_beside_changes_that_come_round_decides_by_its_settings",
+        ),
+    },
+    // What was computed by the settings of one era is written in another one.
+    Mutant {
+        file: LIVE,
+        within: "fn next_set(&self",
+        text: "upper.wrapping_add(Live::<N, W>::SET)",
+        by: "(upper ^ Live::<N, W>::SET)",
+        test: (
+            "every_access",
+            "a_grant_beside_changes_that_come_round_decides_by_its_settings",
         ),
     },
 ];
