@@ -4,8 +4,8 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, Plan, QueueKeys, Receipt,
-    Retry, Timestamp,
+    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund,
+    Retry, Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
@@ -341,18 +341,18 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     }
 
     /// Of the limiter alone: a take asks who waits.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.queue.wait_queue.is_closed() {
             return Err(Denied::Refused { now, permits: n });
         }
-        self.limiter().peek_at(now, n).map(|_| Plan::NONE)
+        self.limiter().peek_at(now, n)
     }
 
     /// As the limiter's, and has those who wait granted.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let key = self.address;
         self.queue.wait_queue.give_back(key, |source| {
-            (source.at(key).refund_at(now, n, receipt), None)
+            (source.at(key).refund_at(now, n, receipt), Waiting::Unknown)
         })
     }
 

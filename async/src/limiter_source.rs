@@ -1,7 +1,8 @@
 use core::fmt;
 
 use portcullis_core::{
-    Address, Denied, Key, Limiter, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
+    Address, Denied, Key, Limiter, PassedOn, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
+    Waiting,
 };
 
 /// Where a wait queue has its limiters from.
@@ -24,8 +25,8 @@ pub trait LimiterSource {
     fn watch(&self, waits: bool);
 
     /// As the limiter's own methods.
-    fn release_watched(&self, key: Self::Key, n: u32) -> Option<bool>;
-    fn pass_on(&self, key: Self::Key, n: u32) -> Option<bool>;
+    fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
+    fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
     /// Whether grants have notes beside a receipt; and to take and to refund with these.
     const NOTES: bool;
@@ -41,8 +42,8 @@ pub trait LimiterSource {
         key: Self::Key,
         now: Timestamp,
         n: u32,
-        receipt: &mut Receipt,
-        notes: &Receipts,
+        receipt: Receipt,
+        notes: Receipts,
     );
 
     /// The permits that are out and will be released.
@@ -77,12 +78,12 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 
     #[inline]
-    fn release_watched(&self, (): (), n: u32) -> Option<bool> {
+    fn release_watched(&self, (): (), n: u32) -> Waiting {
         self.0.release_watched(n)
     }
 
     #[inline]
-    fn pass_on(&self, (): (), n: u32) -> Option<bool> {
+    fn pass_on(&self, (): (), n: u32) -> PassedOn {
         self.0.pass_on(n)
     }
 
@@ -98,14 +99,7 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         self.0.take_noted_at(now, n, notes)
     }
 
-    fn refund_noted(
-        &self,
-        (): (),
-        now: Timestamp,
-        n: u32,
-        receipt: &mut Receipt,
-        notes: &Receipts,
-    ) {
+    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) {
         self.0.refund_noted_at(now, n, receipt, notes);
     }
 
@@ -140,13 +134,13 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     /// The table's words have no room for it: releases look at the gate.
     fn watch(&self, _: bool) {}
 
-    fn release_watched(&self, key: Address, n: u32) -> Option<bool> {
+    fn release_watched(&self, key: Address, n: u32) -> Waiting {
         self.at(key).release(n);
-        None
+        Waiting::Unknown
     }
 
-    fn pass_on(&self, _: Address, _: u32) -> Option<bool> {
-        None
+    fn pass_on(&self, _: Address, _: u32) -> PassedOn {
+        PassedOn::No
     }
 
     /// A key's limiter has room for one receipt.
@@ -163,15 +157,8 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         self.at(key).take_at(now, n)
     }
 
-    fn refund_noted(
-        &self,
-        key: Address,
-        now: Timestamp,
-        n: u32,
-        receipt: &mut Receipt,
-        _: &Receipts,
-    ) {
-        self.at(key).refund_at(now, n, receipt);
+    fn refund_noted(&self, key: Address, now: Timestamp, n: u32, receipt: Receipt, _: Receipts) {
+        let _ = self.at(key).refund_at(now, n, receipt);
     }
 
     fn held(&self) -> u64 {

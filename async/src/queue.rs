@@ -3,7 +3,8 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Clock, Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Retry, Timestamp,
+    Clock, Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry,
+    Timestamp, Waiting,
 };
 
 use crate::acquire::Queued;
@@ -430,16 +431,17 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
             .take((), || self.wait_queue.source.0.take_at(now, n))
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.pass(now, n)?;
         // A take asks anew who waits.
-        self.wait_queue.source.0.peek_at(now, n).map(|_| Plan::NONE)
+        self.wait_queue.source.0.peek_at(now, n)
     }
 
     /// As the limiter's, and has those who wait granted.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.wait_queue
-            .give_back((), |source| (source.0.refund_at(now, n, receipt), None))
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.wait_queue.give_back((), |source| {
+            (source.0.refund_at(now, n, receipt), Waiting::Unknown)
+        })
     }
 
     /// Releases, and has those who wait granted.

@@ -43,7 +43,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting};
 
 pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
@@ -457,16 +457,14 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Gives permits back by `give`, and grants them to the requests that wait for the key. `give`
     /// returns whether the limiter knows that requests wait.
     #[inline]
-    pub(crate) fn give_back<T>(
-        &self,
-        key: S::Key,
-        give: impl FnOnce(&S) -> (T, Option<bool>),
-    ) -> T {
+    pub(crate) fn give_back<T>(&self, key: S::Key, give: impl FnOnce(&S) -> (T, Waiting)) -> T {
         let panicking = GrantShardsOnUnwind(self, Self::bit(key));
-        let (outcome, watched) = give(&self.source);
+        let (outcome, waiting) = give(&self.source);
         mem::forget(panicking);
-        if watched != Some(false) {
-            self.grant(key, watched.is_some());
+        match waiting {
+            Waiting::Yes => self.grant(key, true),
+            Waiting::No => {}
+            Waiting::Unknown => self.grant(key, false),
         }
         outcome
     }
@@ -483,10 +481,19 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let panicking = GrantShardsOnUnwind(self, Self::bit(key));
         let taken = take();
         mem::forget(panicking);
-        if taken.is_err() && self.source.at(key).composed().is_some() {
+        if taken.is_err() && self.is_composed(key) {
             self.grant(key, false);
         }
         taken
+    }
+
+    /// Whether a key's limiter may take from some of its limits and give back again.
+    #[inline(always)]
+    fn is_composed(&self, key: S::Key) -> bool {
+        let limiter = self.source.at(key);
+        limiter
+            .as_composable()
+            .is_some_and(|composable| composable.is_composed())
     }
 
     /// Changes limiters, and then serves all wait lists.
@@ -575,7 +582,11 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         if min != n || max != n || lists.closed || lists.timers.first().is_some() {
             return None;
         }
-        let others_are_free = self.source.pass_on(key, n)?;
+        let others_are_free = match self.source.pass_on(key, n) {
+            PassedOn::No => return None,
+            PassedOn::NoneAreFree => false,
+            PassedOn::OthersAreFree => true,
+        };
         let now = if H::TIMES {
             self.clock.now()
         } else {

@@ -16,7 +16,7 @@ use std::thread;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
 use portcullis_core::{
     Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Lease, Limiter, LimiterExt,
-    Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Retry, Seed, SlidingWindow,
+    Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Refund, Retry, Seed, SlidingWindow,
     Timestamp, TokenBucket,
 };
 use support::{Hand, Task, now};
@@ -605,7 +605,7 @@ mod chained_limiter_tests {
             self.0.take_at(now, n)
         }
 
-        fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+        fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
             self.0.refund_at(now, n, receipt)
         }
 
@@ -633,10 +633,10 @@ mod chained_limiter_tests {
 
     impl<A: QueueLimiter, B: QueueLimiter> Limiter for Both<A, B> {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            let mut first = self.0.take_at(now, n)?;
+            let first = self.0.take_at(now, n)?;
             self.1
                 .take_at(now, n)
-                .inspect_err(|_| _ = self.0.refund_at(now, n, &mut first))?;
+                .inspect_err(|_| _ = self.0.refund_at(now, n, first))?;
             Ok(Receipt::NONE)
         }
 

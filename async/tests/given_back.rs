@@ -17,7 +17,7 @@ use std::sync::Arc;
 use portcullis_async::{Acquire, Next, Queue, Rejected, Timer, Waited};
 use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
-    Retry, Timestamp, TokenBucket,
+    Refund, Retry, Timestamp, TokenBucket,
 };
 use support::{
     FreesOnDenial, Hand, START, Task, Watched, available, newest_first, now, permits, queue,
@@ -71,7 +71,7 @@ impl Limiter for Faulty {
         self.0.take_at(now, n)
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.0.refund_at(now, n, receipt);
         self.1.burn();
         refunded

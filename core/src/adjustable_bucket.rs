@@ -34,14 +34,15 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::lattice::{Lattice, Terms, left};
+use crate::limiter::queue_limiter::replenishing;
 use crate::live::{Live, Noted, When};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Retry, Timestamp,
-    TokenBucket,
+    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry,
+    Timestamp, TokenBucket,
 };
 
 /// A token bucket whose rate and burst can be changed while others take from it, and that can be
@@ -682,18 +683,18 @@ impl<W: Word> AdjustableBucket<W> {
 
     /// Gives `n` permits back of what `receipt` is for, which has set the mark if it `marks`.
     /// Returns how many of them count as never taken.
-    fn give_back(&self, now: Timestamp, n: u32, receipt: &mut Receipt, marks: bool) -> u32 {
+    fn give_back(&self, now: Timestamp, n: u32, receipt: Receipt, marks: bool) -> Refund {
         let Some(claim) = self.live.claim() else {
-            return 0;
+            return receipt.refunded(0);
         };
-        let noted = Live::<SETTINGS, W>::noted(*receipt);
+        let noted = Live::<SETTINGS, W>::noted(&receipt);
         let tick = self.ticks.index(now);
         loop {
             let word = self.live.load();
             // Settings change under the claim alone.
             let lattice = self.lattice(word);
             if lattice.is_unlimited() {
-                return n;
+                return receipt.refunded(n);
             }
             let newest = self.live.no_older_than_newest(tick);
             let since = (word ^ noted.word) & !Live::<SETTINGS, W>::SLOW;
@@ -703,7 +704,7 @@ impl<W: Word> AdjustableBucket<W> {
                 || !claim.wrote(noted, newest)
                 || lattice.is_outlived(noted.tick, newest)
             {
-                return 0;
+                return receipt.refunded(0);
             }
             if since == 0 {
                 let used = word & Self::USED;
@@ -717,21 +718,21 @@ impl<W: Word> AdjustableBucket<W> {
                         self.live.exchange(word, next).map(|()| next)
                     });
                 if let Ok(next) = replaced {
-                    *receipt = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
-                    return n;
+                    let rest = Live::<SETTINGS, W>::receipt(next, noted.tick, noted.newest);
+                    return rest.refunded(n);
                 }
                 continue;
             }
             let used = word & Self::USED;
             let worth = Self::worth(&lattice, word, noted, newest, n);
             if worth == 0 {
-                return 0;
+                return receipt.refunded(0);
             }
             let left = used.wrapping_sub(u64::from(worth).wrapping_mul(lattice.cost)) & Self::USED;
             match claim.begin_era(word, left) {
-                Some(Ok(())) => return worth,
+                Some(Ok(())) => return receipt.refunded(worth),
                 Some(Err(_)) => {}
-                None => return 0,
+                None => return receipt.refunded(0),
             }
         }
     }
@@ -822,7 +823,7 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     /// was given back out of turn, the bucket has owed permits since, the receipt is older than
     /// about half the [`horizon`](Self::horizon), or another call is changing settings or giving
     /// back at this moment.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(now, n, receipt, false)
     }
 
@@ -842,6 +843,8 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.read(|lattice, used| lattice.retry(&self.ticks, used, denied))
     }
 }
+
+replenishing!([W: Word] AdjustableBucket<W>);
 
 /// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at
 /// [`due`](Self::due), and not before.
@@ -942,7 +945,7 @@ where
             permits,
             forced:
                 Forced {
-                    mut receipt,
+                    receipt,
                     due,
                     marks,
                 },
@@ -950,7 +953,7 @@ where
         if now > due {
             0
         } else {
-            bucket.give_back(now, permits, &mut receipt, marks)
+            bucket.give_back(now, permits, receipt, marks).permits
         }
     }
 }

@@ -33,13 +33,14 @@ use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::{self, Grid};
+use crate::limiter::queue_limiter::replenishing;
 use crate::live::{LONGEST_STALENESS, Live, When};
 use crate::settings::{self, MIN_STALENESS, Scale};
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{NativeWord, Word, narrow};
 use crate::{
-    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting,
+    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
     SettingsError, Timestamp,
 };
 
@@ -835,7 +836,7 @@ impl<W: Word> AdjustableWindow<W> {
 
     /// Counts `n` permits back, if the window that they were counted in is still the newest one,
     /// and of the same era.
-    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
         let Some(claim) = self.live.claim() else {
             return 0;
         };
@@ -873,8 +874,9 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
     /// moment, or the receipt is older than about half the [`horizon`](Self::horizon). A window
     /// that the first of them has started is then as if no request had, unless a change has made it
     /// one that some permits were used of.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(now, n, *receipt)
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let refunded = self.undo(now, n, &receipt);
+        receipt.refunded(refunded)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -920,6 +922,8 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         })
     }
 }
+
+replenishing!([W: Word] AdjustableWindow<W>);
 
 /// Settings of an [`AdjustableWindow`]; from [`AdjustableWindow::builder`].
 ///

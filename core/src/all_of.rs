@@ -19,7 +19,7 @@
 //! looked at as if it were several. What the first path took is given back when the second one
 //! finds too little: in reverse order, and so each by the very state that its take left. A limit
 //! that is a composition itself does the rest of the second pass inside of its own (see
-//! [`Limiter::composed`]), since it has no receipt for all of its parts.
+//! [`Composable::take_then`]), since it has no receipt for all of its parts.
 
 mod as_limiter;
 mod receipts;
@@ -30,7 +30,9 @@ pub use self::receipts::Receipts;
 use core::fmt;
 use core::mem;
 
-use crate::{Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use crate::limiter::between;
+use crate::limiter::composable::{UndoOnDrop, as_composed, plan, take_as_planned};
+use crate::{Composable, Denied, Detail, Limiter, LimiterExt, LimiterId, Plan, Retry, Timestamp};
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
@@ -511,27 +513,6 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
     }
 }
 
-/// As many permits as there are, from `min` to `max`.
-pub(crate) fn between<G, E>(
-    min: u32,
-    max: u32,
-    available: impl Fn() -> u64,
-    take: impl Fn(u32) -> Result<G, E>,
-) -> Result<G, E> {
-    let mut most = max;
-    loop {
-        let n = u32::try_from(available()).unwrap_or(u32::MAX).min(most);
-        if n <= min.max(1) {
-            return take(min.max(1));
-        }
-        if let Ok(granted) = take(n) {
-            return Ok(granted);
-        }
-        // Others were faster; or the limiter has reasons of its own, which fewer permits may meet.
-        most = if available() < n.into() { n - 1 } else { n / 2 };
-    }
-}
-
 #[cold]
 #[inline(never)]
 fn grant_named_twice<T: Limits>(
@@ -609,7 +590,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
             return Ok(Plan::NONE);
         };
         let looked = match times_over(self.n, times) {
-            Some(n) => limiter.peek_at(self.now, n),
+            Some(n) => plan(limiter, self.now, n),
             None => Err(beyond_count(limiter)),
         };
         looked.map_err(|denied| DeniedBy {
@@ -632,11 +613,11 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         };
         // The look has shown that the product fits.
         let n = self.n.wrapping_mul(times);
-        if let Some(composed) = limiter.composed() {
+        if let Some(composed) = as_composed(limiter) {
             return self.take_composed(index, composed, n, rest);
         }
         let taken = match plan {
-            Some(plan) => limiter.take_as_planned_at(self.now, n, *plan),
+            Some(plan) => take_as_planned(limiter, self.now, n, *plan),
             None => limiter.take_at(self.now, n),
         };
         let receipt = match taken {
@@ -649,14 +630,9 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
                 });
             }
         };
-        let undo = Undo {
-            limiter,
-            now: self.now,
-            n,
-            receipt,
-        };
+        let undo = UndoOnDrop::new(limiter, self.now, n, receipt);
         rest()?;
-        mem::forget(undo);
+        undo.keep();
         Ok(())
     }
 
@@ -665,7 +641,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     fn take_composed(
         &self,
         index: usize,
-        composed: &dyn Composed,
+        composed: &dyn Composable,
         n: u32,
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
@@ -717,68 +693,9 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let times = self.share(by.index, limiter).unwrap_or(1);
         // The look has asked for as many.
         let n = self.n.wrapping_mul(times);
-        take_then(limiter, self.now, n, &mut || false).is_err()
+        limiter.take_at_then(self.now, n, &mut || false).is_err()
     }
 }
-
-/// A take that is to be given back if those after it fail.
-struct Undo<'a, L: Limiter + ?Sized> {
-    limiter: &'a L,
-    now: Timestamp,
-    n: u32,
-    receipt: Receipt,
-}
-
-impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        give_back(self.limiter, self.now, self.n, self.receipt);
-    }
-}
-
-/// Takes from `limiter`, and then does the rest; if that is not done, gives back. Whether it was.
-pub(crate) fn take_then<L: Limiter + ?Sized>(
-    limiter: &L,
-    now: Timestamp,
-    n: u32,
-    rest: &mut dyn FnMut() -> bool,
-) -> Result<bool, Denied> {
-    if let Some(composed) = limiter.composed() {
-        return composed.take_then(now, n, rest);
-    }
-    let receipt = limiter.take_at(now, n)?;
-    let undo = Undo {
-        limiter,
-        now,
-        n,
-        receipt,
-    };
-    let done = rest();
-    if done {
-        mem::forget(undo);
-    }
-    Ok(done)
-}
-
-/// By value, so that what is to be given back can stay in registers until then.
-#[cold]
-#[inline(never)]
-fn give_back<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32, mut receipt: Receipt) {
-    limiter.refund_at(now, n, &mut receipt);
-}
-
-/// [`AllOf`], or a wrapper around one, as a part of a composition: see [`Limiter::composed`].
-/// Sealed.
-///
-/// ```
-/// # use portcullis_core::{AllOf, Concurrency, Counted, Limiter};
-/// let all = Counted::new(AllOf::new((Concurrency::new(1), Concurrency::new(2))));
-/// assert!(all.composed().is_some());
-/// assert!(Counted::new(Concurrency::new(1)).composed().is_none());
-/// ```
-pub trait Composed: TakeThen {}
-
-impl<C: TakeThen> Composed for C {}
 
 /// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters,
 /// and references to these. Sealed.
@@ -797,20 +714,7 @@ pub trait Limits: sealed::Walk {
 }
 
 pub(crate) mod sealed {
-    use super::{Denied, DeniedBy, LimiterId, Limits, Request, Timestamp};
-
-    /// What a composition does for one around it.
-    pub trait TakeThen {
-        /// Takes `n` permits at `now`, at least 1, and then does the rest. If that is not done, or
-        /// panics, all is given back: exactly, as far as no other call has decided in between.
-        /// Whether the rest was done.
-        fn take_then(
-            &self,
-            now: Timestamp,
-            n: u32,
-            rest: &mut dyn FnMut() -> bool,
-        ) -> Result<bool, Denied>;
-    }
+    use super::{DeniedBy, LimiterId, Limits, Request};
 
     /// The two passes over the limits, and the way back.
     pub trait Walk {
@@ -835,7 +739,7 @@ pub(crate) mod sealed {
         fn release(&self, n: u32);
     }
 }
-use sealed::{TakeThen, Walk};
+use sealed::Walk;
 
 /// Permits of one limiter that are to be released.
 struct Held<'a, L: Limiter + ?Sized>(&'a L, u32);

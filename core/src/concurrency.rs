@@ -22,8 +22,8 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Retry, Setting, SettingsError,
-    Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt, Refund, Retry,
+    Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`]
@@ -314,9 +314,9 @@ impl<W: Word> Limiter for Concurrency<W> {
 
     /// All of them: a release.
     #[inline]
-    fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(n);
-        n
+        receipt.refunded(n)
     }
 
     /// One fetch-add.
@@ -352,8 +352,12 @@ impl<W: Word> Limiter for Concurrency<W> {
 impl<W: Word> QueueLimiter for Concurrency<W> {
     /// The same fetch-add.
     #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        Some(self.give_back(n))
+    fn release_watched(&self, n: u32) -> Waiting {
+        if self.give_back(n) {
+            Waiting::Yes
+        } else {
+            Waiting::No
+        }
     }
 
     /// One read-modify-write.
@@ -369,9 +373,13 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
 
     /// A look. If fewer than there are out are allowed by now, they have to be released.
     #[inline]
-    fn pass_on(&self, _: u32) -> Option<bool> {
+    fn pass_on(&self, _: u32) -> PassedOn {
         let (available, _) = Self::split(self.state.load(Relaxed));
-        (available >= 0).then_some(available > 0)
+        match available {
+            1.. => PassedOn::OthersAreFree,
+            0 => PassedOn::NoneAreFree,
+            _ => PassedOn::No,
+        }
     }
 
     fn held(&self) -> u64 {
@@ -402,8 +410,8 @@ impl<W: Word> Judge for Concurrency<W> {
         Ok((state + u64::from(n), Receipt::NONE))
     }
 
-    fn refund(&self, state: u64, _: Timestamp, n: u32, _: &mut Receipt) -> Option<u64> {
-        state.checked_sub(n.into())
+    fn refund(&self, state: u64, _: Timestamp, n: u32, _: &Receipt) -> Option<(u64, Receipt)> {
+        Some((state.checked_sub(n.into())?, Receipt::NONE))
     }
 
     fn available(&self, state: u64, _: Timestamp) -> u64 {

@@ -30,6 +30,7 @@
 
 use core::time::Duration;
 
+use crate::limiter::queue_limiter::replenishing;
 use crate::saved::saves;
 use crate::settings;
 use crate::stamped::{Started, bits, offset_bits};
@@ -38,7 +39,8 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
+    Timestamp,
 };
 
 /// A window that the first request starts, and that denies everything for a `wait` once it is
@@ -474,7 +476,7 @@ impl<W: Word> CooldownWindow<W> {
 
     /// Counts `n` permits back, if the window that they were counted in is still on, and has not
     /// been exceeded.
-    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
         if self
             .started
             .layout
@@ -524,8 +526,9 @@ impl<W: Word> Limiter for CooldownWindow<W> {
     /// All of them, until the limit is exceeded or a newer window starts; then none. None either if
     /// the receipt is older than about half the [`horizon`](Self::horizon). If all that was taken
     /// in a window is given back, the next request starts it again.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(now, n, *receipt)
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let refunded = self.undo(now, n, &receipt);
+        receipt.refunded(refunded)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -573,6 +576,8 @@ impl<W: Word> Limiter for CooldownWindow<W> {
             .map_or(Retry::Never, Retry::At)
     }
 }
+
+replenishing!([W: Word] CooldownWindow<W>);
 
 /// What a state means at a position.
 enum Phase {

@@ -2,14 +2,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
 
-use crate::all_of::sealed::TakeThen;
-use crate::all_of::{Composed, take_then};
+use crate::limiter::composable::{as_composed, plan, take_as_planned};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
-    Timestamp,
+    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
+    Refund, Replenishing, Retry, Timestamp, Waiting,
 };
 
 /// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this
@@ -143,7 +142,7 @@ impl<L: QueueLimiter> QueueLimiter for Counted<L> {
     const SHARED: bool = L::SHARED;
 
     #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
+    fn release_watched(&self, n: u32) -> Waiting {
         self.held.fetch_sub(n.into(), Relaxed);
         self.limiter.release_watched(n)
     }
@@ -165,15 +164,11 @@ impl<L: Limiter> Limiter for Counted<L> {
         self.count(n, self.limiter.take_at(now, n))
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.limiter.peek_at(now, n)
     }
 
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.count(n, self.limiter.take_as_planned_at(now, n, plan))
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.held.fetch_sub(n.into(), Relaxed);
         self.limiter.refund_at(now, n, receipt)
     }
@@ -183,8 +178,9 @@ impl<L: Limiter> Limiter for Counted<L> {
         self.limiter.id().and(LimiterId::of(self))
     }
 
-    fn composed(&self) -> Option<&dyn Composed> {
-        self.limiter.composed().map(|_| self as &dyn Composed)
+    #[inline]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     #[inline]
@@ -214,7 +210,21 @@ impl<L: Limiter> Limiter for Counted<L> {
     }
 }
 
-impl<L: Limiter> TakeThen for Counted<L> {
+impl<L: Limiter> Composable for Counted<L> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        plan(&self.limiter, now, n)
+    }
+
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.count(n, take_as_planned(&self.limiter, now, n, plan))
+    }
+
+    #[inline]
+    fn is_composed(&self) -> bool {
+        as_composed(&self.limiter).is_some()
+    }
+
     fn take_then(
         &self,
         now: Timestamp,
@@ -228,7 +238,7 @@ impl<L: Limiter> TakeThen for Counted<L> {
                 self.0.fetch_sub(self.1.into(), Relaxed);
             }
         }
-        let granted = take_then(&self.limiter, now, n, &mut || {
+        let granted = self.limiter.take_at_then(now, n, &mut || {
             let _ = self.count(n, Ok(Receipt::NONE));
             let held = Held(&self.held, n);
             let done = rest();

@@ -13,16 +13,15 @@
 
 use core::time::Duration;
 
-use crate::all_of::sealed::TakeThen;
-use crate::all_of::{Composed, take_then};
 use crate::hold::{Hold, NEVER};
+use crate::limiter::composable::{plan, take_as_planned};
 use crate::metadata::Metadata;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
-    Setting, SettingsError, Timestamp,
+    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
+    Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A limiter with thresholds below its limit, each with a decision of its own: warn at half, slow
@@ -398,7 +397,7 @@ impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L,
     const SHARED: bool = L::SHARED;
 
     #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
+    fn release_watched(&self, n: u32) -> Waiting {
         self.limiter.release_watched(n)
     }
 
@@ -419,16 +418,11 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.note(now, n, self.limiter.take_at(now, n))
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.limiter.peek_at(now, n)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.note(now, n, self.limiter.take_as_planned_at(now, n, plan))
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund_at(now, n, receipt)
     }
 
@@ -437,8 +431,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.id().and(LimiterId::of(self))
     }
 
-    fn composed(&self) -> Option<&dyn Composed> {
-        // A grant starts holds only once all others have granted.
+    #[inline]
+    fn as_composable(&self) -> Option<&dyn Composable> {
         Some(self)
     }
 
@@ -474,14 +468,29 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     }
 }
 
-impl<L: Limiter, D, const N: usize, W: Word> TakeThen for Escalation<L, D, N, W> {
+impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        plan(&self.limiter, now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.note(now, n, take_as_planned(&self.limiter, now, n, plan))
+    }
+
+    /// A grant starts holds only once all others have granted.
+    fn is_composed(&self) -> bool {
+        true
+    }
+
     fn take_then(
         &self,
         now: Timestamp,
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        let granted = take_then(&self.limiter, now, n, rest);
+        let granted = self.limiter.take_at_then(now, n, rest);
         let _ = match granted {
             Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
             // Rolled back, as if it had not been granted.

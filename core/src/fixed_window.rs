@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::judge::Judge;
+use crate::limiter::queue_limiter::replenishing;
 use crate::saved::saves;
 use crate::settings;
 use crate::stamped::{Stamped, Started};
@@ -25,7 +26,8 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
+    Timestamp,
 };
 
 /// A fixed window: at most `limit` permits in each window.
@@ -380,18 +382,18 @@ impl<W: Word> FixedWindow<W> {
     }
 
     /// Counts `n` permits back, if the window that they were counted in is still the newest one.
-    fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let mut state = self.state.load(Relaxed);
-        while let Some(restored) = self.refund(state, now, n, receipt) {
+        while let Some((restored, rest)) = self.refund(state, now, n, &receipt) {
             match self
                 .state
                 .compare_exchange_weak(state, restored, Relaxed, Relaxed)
             {
-                Ok(_) => return n,
+                Ok(_) => return rest.refunded(n),
                 Err(newer) => state = newer,
             }
         }
-        0
+        receipt.refunded(0)
     }
 }
 
@@ -419,7 +421,7 @@ impl<W: Word> Limiter for FixedWindow<W> {
     /// All of them, while nobody has been granted a permit in a newer window; else none. Where
     /// windows are started by the first request, one of which all is given back is started by the
     /// next request.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.undo(now, n, receipt)
     }
 
@@ -439,6 +441,8 @@ impl<W: Word> Limiter for FixedWindow<W> {
         Judge::retry(self, self.state.load(Relaxed), denied)
     }
 }
+
+replenishing!([W: Word] FixedWindow<W>);
 
 impl<W: Word> Judge for FixedWindow<W> {
     fn fresh(&self, now: Timestamp) -> u64 {
@@ -469,12 +473,21 @@ impl<W: Word> Judge for FixedWindow<W> {
         }
     }
 
-    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
+    fn refund(
+        &self,
+        state: u64,
+        now: Timestamp,
+        n: u32,
+        receipt: &Receipt,
+    ) -> Option<(u64, Receipt)> {
         let (count, end) = self.layout.split(state);
         let counts = end == receipt.note()
             && count >= n.into()
-            && !self.layout.is_outlived(&self.grid, *receipt, now);
-        counts.then(|| state - u64::from(n))
+            && !self.layout.is_outlived(&self.grid, receipt, now);
+        counts.then(|| {
+            let rest = Receipt::dated(receipt.note(), receipt.time());
+            (state - u64::from(n), rest)
+        })
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {

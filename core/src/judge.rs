@@ -20,7 +20,13 @@ pub trait Judge {
 
     /// What `state` becomes when `n` permits of a take are given back as never taken, if they can
     /// be.
-    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64>;
+    fn refund(
+        &self,
+        state: u64,
+        now: Timestamp,
+        n: u32,
+        receipt: &Receipt,
+    ) -> Option<(u64, Receipt)>;
 
     /// The permits that could be taken.
     fn available(&self, state: u64, now: Timestamp) -> u64;

@@ -5,12 +5,12 @@ use core::hash::Hash;
 use core::ops::Deref;
 
 use self::sealed::Table;
-use crate::all_of::Composed;
-use crate::all_of::sealed::TakeThen;
 use crate::limiter::{forward, offer};
 use crate::line::Address;
 use crate::metadata::Metadata;
-use crate::{Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use crate::{
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp,
+};
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
 /// [`KeyedArray`](crate::KeyedArray). Sealed.
@@ -48,7 +48,7 @@ pub trait QueueKeys: Keys {
 }
 
 pub(crate) mod sealed {
-    use super::{Address, Denied, Idle, Metadata, Receipt, Retry, Timestamp};
+    use super::{Address, Denied, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
 
     /// What a table does for an address.
     pub trait Table {
@@ -65,15 +65,15 @@ pub(crate) mod sealed {
             n: u32,
             rest: &mut dyn FnMut() -> bool,
         ) -> Result<bool, Denied> {
-            let mut receipt = self.take(address, now, n)?;
+            let receipt = self.take(address, now, n)?;
             let done = rest();
             if !done {
-                self.refund(address, now, n, &mut receipt);
+                let _ = self.refund(address, now, n, receipt);
             }
             Ok(done)
         }
         fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
-        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32;
+        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
         fn release(&self, address: &Address, n: u32);
         fn available(&self, address: &Address, now: Timestamp) -> u64;
         fn idle(&self, address: &Address, now: Timestamp) -> Idle;
@@ -221,12 +221,8 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
         Some(LimiterId::within(self.table, self.address.identity()))
     }
 
-    fn composed(&self) -> Option<&dyn Composed> {
-        if self.table.is_composed() {
-            Some(self)
-        } else {
-            None
-        }
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     #[inline]
@@ -234,12 +230,12 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
         self.table.take(&self.address, now, n)
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.table.peek(&self.address, now, n).map(|()| Plan::NONE)
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.table.peek(&self.address, now, n)
     }
 
     /// As the limit's own type does.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.table.refund(&self.address, now, n, receipt)
     }
 
@@ -271,7 +267,11 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
     }
 }
 
-impl<T: Table> TakeThen for KeyLimiter<'_, T> {
+impl<T: Table> Composable for KeyLimiter<'_, T> {
+    fn is_composed(&self) -> bool {
+        self.table.is_composed()
+    }
+
     fn take_then(
         &self,
         now: Timestamp,

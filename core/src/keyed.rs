@@ -12,7 +12,7 @@ use crate::line::{Address, Found, Held, Line};
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::{
-    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Retry, Seed, Timestamp,
+    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp,
     TokenBucket, Word,
 };
 
@@ -452,18 +452,17 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         }
     }
 
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let limit = self.limit(address.tag());
-        let mut restored = *receipt;
+        let mut rest = None;
         let refunded = self.update(address, |state| {
-            restored = *receipt;
-            limit.refund(state, now, n, &mut restored)
+            let (state, left) = limit.refund(state, now, n, &receipt)?;
+            rest = Some(left);
+            Some(state)
         });
-        if refunded {
-            *receipt = restored;
-            n
-        } else {
-            0
+        match rest {
+            Some(rest) if refunded => rest.refunded(n),
+            _ => receipt.refunded(0),
         }
     }
 
@@ -472,9 +471,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         if L::RELEASES {
             let limit = self.limit(address.tag());
             // Permits are out, so there is an entry, and nobody else can have it.
-            let mut receipt = Receipt::NONE;
             let released = self.update(address, |state| {
-                limit.refund(state, Timestamp::ZERO, n, &mut receipt)
+                let refund = limit.refund(state, Timestamp::ZERO, n, &Receipt::NONE);
+                refund.map(|(state, _)| state)
             });
             debug_assert!(released, "permits were released that had not been taken");
         }

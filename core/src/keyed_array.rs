@@ -26,15 +26,18 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
 
-use crate::all_of::take_then;
 use crate::key::{self, Key, Keys, QueueKeys};
+use crate::limiter::composable::as_composed;
 #[cfg(feature = "std")]
 use crate::line::PLACES;
 use crate::line::{Address, Entry, Found, Held, Line};
 use crate::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::{Denied, Idle, Limiter, NativeWord, QueueLimiter, Receipt, Retry, Seed, Timestamp};
+use crate::{
+    Denied, Idle, Limiter, LimiterExt, NativeWord, QueueLimiter, Receipt, Refund, Retry, Seed,
+    Timestamp,
+};
 
 /// A limiter of any type for each key, in a table of fixed size: without a lock, without
 /// allocation.
@@ -486,7 +489,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn is_composed(&self) -> bool {
-        self.fresh.composed().is_some()
+        as_composed(&self.fresh).is_some()
     }
 
     fn take_then(
@@ -497,7 +500,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
         self.work(address, now, n, true, |limiter| {
-            take_then(limiter, now, n, rest)
+            limiter.take_at_then(now, n, rest)
         })
     }
 
@@ -510,11 +513,13 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         }
     }
 
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.give_back(address, Some(now), |limiter| {
+    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let mut receipt = Some(receipt);
+        let refund = self.give_back(address, Some(now), |limiter| {
+            let receipt = receipt.take().unwrap_or(Receipt::NONE);
             limiter.refund_at(now, n, receipt)
-        })
-        .unwrap_or(0)
+        });
+        refund.unwrap_or_else(|| receipt.unwrap_or(Receipt::NONE).refunded(0))
     }
 
     fn release(&self, address: &Address, n: u32) {

@@ -1,4 +1,5 @@
 use core::fmt;
+use core::mem;
 use core::ops::Deref;
 
 use crate::{Denied, Limiter, Receipt, Timestamp};
@@ -153,9 +154,9 @@ where
     /// be given back without passing its bound, where the bound counts only what was not given
     /// back.
     ///
-    /// See [`Limiter::refund_at`] of each limiter for how many those are. Permits that were
-    /// [merged](Self::merge) in from another grant, or [split](Self::split) off, come back by
-    /// release or by time alone.
+    /// See [`Limiter::refund_at`] of each limiter for how many those are. A lease takes back the
+    /// permits of one grant: those that were [merged](Self::merge) in from another one, or
+    /// [split](Self::split) off, come back by release or by time alone.
     ///
     /// # Errors
     ///
@@ -186,7 +187,12 @@ where
         self.receipted -= receipted;
         let refunded = match receipted {
             0 => 0,
-            _ => self.limiter.refund_at(now, receipted, &mut self.receipt),
+            _ => {
+                let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
+                let refund = self.limiter.refund_at(now, receipted, receipt);
+                self.receipt = refund.rest;
+                refund.permits
+            }
         };
         Ok(refunded)
     }
@@ -215,16 +221,15 @@ where
         };
         let limiter = self.limiter.clone();
         self.permits = rest;
-        // Two leases with one receipt could each take back what the other one did: it stays, unless
-        // nothing else does.
-        let receipted = if rest == 0 { self.receipted } else { 0 };
+        // The receipt stays, unless nothing else does.
+        let mut split = Self::from_grant(limiter, n, Receipt::NONE);
+        split.receipted = 0;
+        if rest == 0 {
+            mem::swap(&mut split.receipt, &mut self.receipt);
+            mem::swap(&mut split.receipted, &mut self.receipted);
+        }
         self.receipted = self.receipted.min(rest);
-        Ok(Self {
-            limiter,
-            permits: n,
-            receipted,
-            receipt: self.receipt,
-        })
+        Ok(split)
     }
 
     /// Adds the permits of `other`, which must be of the same limiter.
@@ -245,14 +250,17 @@ where
     /// assert_eq!(returned.permits(), 1, "of another limiter");
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
-    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+    pub fn merge(&mut self, mut other: Self) -> Result<(), Self> {
         // By the address, or by the id: limiters that find their state by a key lie anywhere.
         let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter)
             || self.limiter.id().is_some() && self.limiter.id() == other.limiter.id();
         match self.permits.checked_add(other.permits) {
             Some(sum) if same => {
                 self.permits = sum;
-                if self.receipt == other.receipt {
+                if self.receipted == 0 {
+                    mem::swap(&mut self.receipt, &mut other.receipt);
+                }
+                if self.receipted == 0 || self.receipt == other.receipt {
                     self.receipted += other.receipted;
                 }
                 let _ = other.forget();
@@ -279,7 +287,7 @@ where
     /// ```
     pub fn forget(mut self) -> u32 {
         // The pointer is dropped as usual: it may own a share of the limiter.
-        core::mem::take(&mut self.permits)
+        mem::take(&mut self.permits)
     }
 }
 

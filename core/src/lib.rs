@@ -111,9 +111,7 @@ mod word;
 
 pub use adjustable_bucket::{AdjustableBucket, Reservation};
 pub use adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
-pub use all_of::{
-    AllLease, AllOf, Composed, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits,
-};
+pub use all_of::{AllLease, AllOf, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]
@@ -133,12 +131,14 @@ pub use keyed::{Keyed, KeyedLimit};
 pub use keyed_array::KeyedArray;
 pub use lease::{Lease, TooFewHeld};
 pub use lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
-pub use limiter::{Idle, Limiter, LimiterExt, LimiterId, QueueLimiter, Replenishing};
+pub use limiter::{
+    Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
+};
 pub use line::{Address, Line};
 pub use live::{Carry, ChangeError};
 pub use penalty::{Penalty, PenaltyBuilder, PenaltySettings};
 pub use rate::Rate;
-pub use receipt::{Plan, Receipt};
+pub use receipt::{Plan, Receipt, Refund};
 pub use seed::{Seed, SeedFixed, SeededHasher};
 pub use settings::{Setting, SettingsError};
 pub use slice::{Slice, Sliceable};

@@ -1,12 +1,14 @@
+pub(crate) mod composable;
+pub(crate) mod queue_limiter;
+
+pub use self::composable::Composable;
+pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
+
 use core::ops::Deref;
 
-use crate::all_of::{Composed, between};
+use self::composable::{as_composed, take_or_undo};
 use crate::metadata::{self, Metadata, Used};
-use crate::word::Word;
-use crate::{
-    AdjustableBucket, AdjustableWindow, CooldownWindow, Denied, Detail, FixedWindow, Lease, Plan,
-    Receipt, Receipts, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
-};
+use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 
 /// What every limiter answers, and what a limiter of your own implements.
 ///
@@ -79,9 +81,9 @@ pub trait Limiter {
     /// # Errors
     ///
     /// [`Denied`], if the request would be denied.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         match u64::from(n.max(1)) {
-            wanted if wanted <= self.available_at(now) => Ok(Plan::NONE),
+            wanted if wanted <= self.available_at(now) => Ok(()),
             wanted if wanted <= self.capacity() => Err(Denied::Exhausted { now, permits: n }),
             // The capacity is less than `n`, or it is 0.
             _ => Err(Denied::ExceedsCapacity {
@@ -91,37 +93,24 @@ pub trait Limiter {
         }
     }
 
-    /// Takes `n` permits at `now`, as [`take_at`](Self::take_at) does; `plan` is what
-    /// [`peek_at`](Self::peek_at) said to the same request before. A limiter that finds itself as
-    /// it was then need not judge the request again.
-    ///
-    /// By default the plan is ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`], and then nothing has changed.
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        let _ = plan;
-        self.take_at(now, n)
-    }
-
     /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back
-    /// that `receipt` is for, and returns how many of them count as never taken. The others come
-    /// back as they would have done anyway.
+    /// that `receipt` is for.
     ///
-    /// `now` is when they are given back. The receipt is changed so that it stands for the permits
-    /// that are left of the grant. To give back more than it is for, also by a copy of it, is an
-    /// error of the caller's, which lets as much too much through; so is a refund after the
-    /// limiter's horizon, less the time in which all permits come back. A [`Lease`] sees to the
-    /// first.
+    /// `now` is when they are given back. What is [returned](Refund) says how many of them count as
+    /// never taken (the others come back as they would have done anyway), and has a receipt for the
+    /// permits that are left of the grant. To give back more than a receipt is for is an error of
+    /// the caller's, which lets as much too much through; so is a refund after the limiter's
+    /// horizon, less the time in which all permits come back. A [`Lease`] sees to the first.
     ///
-    /// By default it [releases](Self::release) them, and returns 0: how many that has made room for
-    /// is not known.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let _ = (now, receipt);
+    /// By default it [releases](Self::release) them, and none counts as never taken: how many that
+    /// has made room for is not known.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let _ = now;
         self.release(n);
-        0
+        Refund {
+            permits: 0,
+            rest: receipt,
+        }
     }
 
     /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
@@ -153,13 +142,13 @@ pub trait Limiter {
         None
     }
 
-    /// The composition that this limiter is, or that a wrapper adds nothing to: by default none.
+    /// What a composition can use beyond the methods above: see [`Composable`]. By default nothing,
+    /// and then it asks and takes by these.
     ///
-    /// A composition around it then takes from this one instead, and can give back what each part
-    /// gave by a receipt of its own, for which one receipt has no room. A wrapper that only
-    /// forwards forwards this, too.
+    /// A limiter that is [`Composable`] returns itself. A handle to a limiter, which only forwards,
+    /// forwards this, too.
     #[inline]
-    fn composed(&self) -> Option<&dyn Composed> {
+    fn as_composable(&self) -> Option<&dyn Composable> {
         None
     }
 
@@ -325,6 +314,34 @@ pub trait LimiterExt: Limiter {
         self.try_acquire_between_at(now, 1, u32::MAX).ok()
     }
 
+    /// Takes `n` permits at `now`, and then does the `rest`. If that says no, or panics, the
+    /// permits are given back as never taken, as far as the limiter can take them back. Returns
+    /// what the rest said.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], and then nothing has changed and the rest has not been done.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(1), 7);
+    /// let now = Timestamp::ZERO;
+    /// let sent = bucket.take_at_then(now, 5, &mut || false)?;
+    /// assert_eq!((sent, bucket.available_at(now)), (false, 7));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn take_at_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        match as_composed(self) {
+            Some(composed) => composed.take_then(now, n, rest),
+            None => take_or_undo(self, now, n, rest),
+        }
+    }
+
     /// What would happen to a request for `n` at `now`: whether it would be granted, what is
     /// available, and when to come back. Nothing is written.
     ///
@@ -345,6 +362,27 @@ pub trait LimiterExt: Limiter {
 }
 
 impl<L: Limiter + ?Sized> LimiterExt for L {}
+
+/// As many permits as there are, from `min` to `max`.
+pub(crate) fn between<G, E>(
+    min: u32,
+    max: u32,
+    available: impl Fn() -> u64,
+    take: impl Fn(u32) -> Result<G, E>,
+) -> Result<G, E> {
+    let mut most = max;
+    loop {
+        let n = u32::try_from(available()).unwrap_or(u32::MAX).min(most);
+        if n <= min.max(1) {
+            return take(min.max(1));
+        }
+        if let Ok(granted) = take(n) {
+            return Ok(granted);
+        }
+        // Others were faster; or the limiter has reasons of its own, which fewer permits may meet.
+        most = if available() < n.into() { n - 1 } else { n / 2 };
+    }
+}
 
 /// Which limiter: see [`Limiter::id`].
 ///
@@ -444,258 +482,6 @@ impl Idle {
     }
 }
 
-/// A limiter that a queue can own, and what it does for that queue alone.
-///
-/// A queue grants what a release makes free to those who wait, as far as the release goes through
-/// the queue. A permit that is released past it would wake none of them. So this is implemented for
-/// limiters that are owned; and for pointers, and limiters that are named in several places, only
-/// where permits come back by time alone ([`Replenishing`]): a waiter is then granted when the time
-/// has come, whoever else takes.
-///
-/// # Implementing
-///
-/// One line: `impl QueueLimiter for Mine {}`. It says that permits of this limiter, where they come
-/// back by [`release`](Limiter::release), come back through the queue that owns it. If other code
-/// takes from it past the queue, because it shares its state, [`SHARED`](Self::SHARED) is `true`.
-///
-/// ```
-/// use portcullis_core::{
-///     Concurrency, Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
-/// };
-///
-/// /// A limit that logs.
-/// struct Logged(Concurrency);
-///
-/// impl Limiter for Logged {
-///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-///         self.0
-///             .take_at(now, n)
-///             .inspect_err(|denied| println!("{denied}"))
-///     }
-///     fn release(&self, n: u32) {
-///         Limiter::release(&self.0, n);
-///     }
-///     fn available_at(&self, now: Timestamp) -> u64 {
-///         self.0.available_at(now)
-///     }
-///     fn retry(&self, denied: Denied) -> Retry {
-///         Limiter::retry(&self.0, denied)
-///     }
-/// }
-///
-/// impl QueueLimiter for Logged {
-///     fn held(&self) -> u64 {
-///         self.0.held()
-///     }
-/// }
-/// ```
-///
-/// A pointer to a concurrency limit is none, nor is a composition with one: a release through one
-/// queue would leave the waiters of another one asleep.
-///
-/// ```compile_fail,E0277
-/// # use portcullis_core::{Concurrency, QueueLimiter};
-/// fn waits(_: impl QueueLimiter) {}
-/// waits(&Concurrency::new(1));
-/// ```
-///
-/// ```compile_fail,E0277
-/// # use portcullis_core::{AllOf, Concurrency, QueueLimiter};
-/// fn waits(_: impl QueueLimiter) {}
-/// let all = Concurrency::new(9);
-/// waits(AllOf::new((Concurrency::new(1), &all)));
-/// ```
-///
-/// ```
-/// # use portcullis_core::{AllOf, Concurrency, QueueLimiter, Rate, TokenBucket};
-/// # fn waits(_: impl QueueLimiter) {}
-/// let all = TokenBucket::new(Rate::per_second(9), 9);
-/// waits(AllOf::new((Concurrency::new(1), &all)));
-/// waits(&all);
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "a queue cannot own `{Self}`",
-    label = "permits may be released past the queue, which would wake none of those who wait",
-    note = "give the queue the limiter itself; a pointer to one is possible where all permits come back by time (`Replenishing`)",
-    note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other",
-    note = "for a limiter of your own whose permits come back through the queue: `impl QueueLimiter for Mine {{}}`"
-)]
-pub trait QueueLimiter: Limiter {
-    /// Whether others may take from it past the queue. Then the queue grants nothing as of an
-    /// instant that has passed: a limiter that others take from at the present must not be told
-    /// times that are older than they need be.
-    const SHARED: bool = false;
-
-    /// As [`release`](Limiter::release), and says whether somebody waits for what has become free.
-    ///
-    /// By default it does not know: `None`. A limiter that is told by [`watch`](Self::watch), in
-    /// the word that a release changes anyway, spares its releases the search for those who wait.
-    #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        self.release(n);
-        None
-    }
-
-    /// Tells the limiter that somebody waits for its permits, or nobody any more.
-    ///
-    /// From `watch(true)` to `watch(false)` every [`release_watched`](Self::release_watched)
-    /// returns `Some(true)` that a take after the former does not see. By default this does
-    /// nothing.
-    fn watch(&self, waits: bool) {
-        let _ = waits;
-    }
-
-    /// Lets `n` permits that somebody has, and is about to [release](Limiter::release), go to
-    /// somebody else as they are, without having been free in between; and says whether others are
-    /// free. `None` if they have to be released and taken anew: by default, and where they are more
-    /// than there should be out.
-    ///
-    /// Only of a limiter that does not look at the time, and whose permits are all alike.
-    fn pass_on(&self, n: u32) -> Option<bool> {
-        let _ = n;
-        None
-    }
-
-    /// Whether a grant has more to note than a [`Receipt`], so that the queue asks
-    /// [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
-    const NOTES: bool = false;
-
-    /// As [`take_at`](Limiter::take_at), and notes the receipts of all limits that the permits are
-    /// of: so that a grant that goes unclaimed can be taken back of each of them.
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`], and then nothing has changed.
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        notes.clear();
-        self.take_at(now, n)
-    }
-
-    /// As [`refund_at`](Limiter::refund_at), of a grant with these notes.
-    fn refund_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        receipt: &mut Receipt,
-        notes: &Receipts,
-    ) -> u32 {
-        let _ = notes;
-        self.refund_at(now, n, receipt)
-    }
-
-    /// The permits that are out and come back by [`release`](Limiter::release) alone. By default
-    /// none, as of a limiter that gets its permits back by time.
-    fn held(&self) -> u64 {
-        0
-    }
-}
-
-/// A limiter all of whose permits come back by time alone: its [`release`](Limiter::release) makes
-/// none available. So pointers to it can be in several queues at once.
-///
-/// What is given back by a [refund](Limiter::refund_at), or comes by new settings, past a queue is
-/// found by those who wait there when the time comes that they have been told, or with the next
-/// call.
-///
-/// ```
-/// use portcullis_core::{QueueLimiter, Rate, Replenishing, TokenBucket};
-/// use std::sync::Arc;
-/// fn waits(_: impl QueueLimiter) {}
-/// let all: Arc<dyn Replenishing + Send + Sync> =
-///     Arc::new(TokenBucket::new(Rate::per_second(9), 9));
-/// waits(Arc::clone(&all));
-/// waits(all);
-/// ```
-///
-/// ```compile_fail,E0277
-/// # use portcullis_core::{Concurrency, Replenishing};
-/// let _: &dyn Replenishing = &Concurrency::new(1);
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "permits of `{Self}` do not come back by time alone",
-    label = "a pointer to it cannot be owned by a queue: what another one releases would wake none of those who wait",
-    note = "give the queue the limiter itself; to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
-)]
-pub trait Replenishing: Limiter {}
-
-/// Of limiters whose permits come back by time alone: nobody has to look for those who wait when a
-/// lease goes.
-macro_rules! replenishing {
-    ($([$($generics:tt)*] $limiter:ty),* $(,)?) => {$(
-        impl<$($generics)*> Replenishing for $limiter {}
-
-        impl<$($generics)*> QueueLimiter for $limiter {
-            #[inline]
-            fn release_watched(&self, _: u32) -> Option<bool> {
-                Some(false)
-            }
-        }
-    )*};
-}
-
-replenishing!(
-    [W: Word] TokenBucket<W>,
-    [W: Word] FixedWindow<W>,
-    [const MAX_SEGMENTS: usize, W: Word] SlidingWindow<MAX_SEGMENTS, W>,
-    [W: Word] AdjustableBucket<W>,
-    [W: Word] AdjustableWindow<W>,
-    [W: Word] CooldownWindow<W>,
-    [W: Word] SlicedBucket<W>,
-    [] Unlimited,
-);
-
-/// Implements it for a pointer that others may have as well.
-macro_rules! shared {
-    ($([$($generics:tt)*] $pointer:ty),*) => {$(
-        impl<$($generics)*> Replenishing for $pointer {}
-
-        impl<$($generics)*> QueueLimiter for $pointer {
-            const SHARED: bool = true;
-
-            #[inline]
-            fn release_watched(&self, n: u32) -> Option<bool> {
-                self.release(n);
-                Some(false)
-            }
-        }
-    )*};
-}
-
-shared!([L: Replenishing + ?Sized] &L);
-#[cfg(feature = "std")]
-shared!([L: Replenishing + ?Sized] std::sync::Arc<L>);
-
-#[cfg(feature = "std")]
-impl<L: Replenishing + ?Sized> Replenishing for std::boxed::Box<L> {}
-
-#[cfg(feature = "std")]
-impl<L: QueueLimiter> QueueLimiter for std::boxed::Box<L> {
-    const SHARED: bool = L::SHARED;
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
-        (**self).release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        (**self).watch(waits);
-    }
-
-    #[inline]
-    fn pass_on(&self, n: u32) -> Option<bool> {
-        (**self).pass_on(n)
-    }
-
-    fn held(&self) -> u64 {
-        (**self).held()
-    }
-}
-
 /// Implements [`Limiter`] for a handle to a limiter.
 macro_rules! forward {
     ($([$($generics:tt)*] $handle:ty),*) => {$(
@@ -705,15 +491,11 @@ macro_rules! forward {
                 self.deref().take_at(now, n)
             }
             #[inline]
-            fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
                 self.deref().peek_at(now, n)
             }
             #[inline]
-            fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-                self.deref().take_as_planned_at(now, n, plan)
-            }
-            #[inline]
-            fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+            fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> crate::Refund {
                 self.deref().refund_at(now, n, receipt)
             }
             #[inline]
@@ -721,8 +503,8 @@ macro_rules! forward {
                 self.deref().id()
             }
             #[inline]
-            fn composed(&self) -> Option<&dyn crate::Composed> {
-                self.deref().composed()
+            fn as_composable(&self) -> Option<&dyn crate::Composable> {
+                self.deref().as_composable()
             }
             #[inline]
             fn release(&self, n: u32) {

@@ -369,7 +369,7 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 
     /// What a receipt tells that bears a word and the newest time alone.
-    pub(crate) const fn noted_in_full(receipt: Receipt) -> Noted {
+    pub(crate) const fn noted_in_full(receipt: &Receipt) -> Noted {
         Noted {
             word: receipt.note() & !Self::SLOW,
             tick: receipt.time(),
@@ -378,7 +378,7 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 
     /// What a receipt tells that [`receipt`](Self::receipt) has written.
-    pub(crate) const fn noted(receipt: Receipt) -> Noted {
+    pub(crate) const fn noted(receipt: &Receipt) -> Noted {
         let late = receipt.note().unbounded_shr(W::BITS);
         let (word, newest) = (receipt.note() & W::MASK & !Self::SLOW, receipt.time());
         Noted {

@@ -14,9 +14,8 @@
 use core::hint::cold_path;
 use core::time::Duration;
 
-use crate::all_of::sealed::TakeThen;
-use crate::all_of::{Composed, take_then};
 use crate::hold::{Hold, NEVER};
+use crate::limiter::composable::{as_composed, plan, take_as_planned};
 use crate::metadata::{self, Metadata};
 use crate::settings;
 use crate::stamped::Started;
@@ -24,8 +23,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Replenishing, Retry,
-    Setting, SettingsError, Timestamp, Unlimited,
+    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
+    Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
 };
 
 /// A limiter that, after a denial, keeps denying for a time.
@@ -321,7 +320,7 @@ impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W> {
     const SHARED: bool = L::SHARED;
 
     #[inline]
-    fn release_watched(&self, n: u32) -> Option<bool> {
+    fn release_watched(&self, n: u32) -> Waiting {
         self.limiter.release_watched(n)
     }
 
@@ -342,19 +341,14 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.judge(now, n, |limiter| limiter.take_at(now, n))
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.is_on_at(now) {
             return Err(Denied::Penalized { now, permits: n });
         }
         self.limiter.peek_at(now, n)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.judge(now, n, |limiter| limiter.take_as_planned_at(now, n, plan))
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund_at(now, n, receipt)
     }
 
@@ -363,8 +357,9 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.id().and(LimiterId::of(self))
     }
 
-    fn composed(&self) -> Option<&dyn Composed> {
-        self.limiter.composed().map(|_| self as &dyn Composed)
+    #[inline]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     #[inline]
@@ -421,14 +416,32 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     }
 }
 
-impl<L: Limiter, W: Word> TakeThen for Penalty<L, W> {
+impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        if self.is_on_at(now) {
+            return Err(Denied::Penalized { now, permits: n });
+        }
+        plan(&self.limiter, now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.judge(now, n, |limiter| take_as_planned(limiter, now, n, plan))
+    }
+
+    #[inline]
+    fn is_composed(&self) -> bool {
+        as_composed(&self.limiter).is_some()
+    }
+
     fn take_then(
         &self,
         now: Timestamp,
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        self.judge(now, n, |limiter| take_then(limiter, now, n, rest))
+        self.judge(now, n, |limiter| limiter.take_at_then(now, n, rest))
     }
 }
 

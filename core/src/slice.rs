@@ -29,7 +29,7 @@ use core::fmt;
 use core::ops::Deref;
 
 use crate::{
-    Concurrency, Denied, Lease, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp, Word,
+    Concurrency, Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp, Word,
 };
 use sealed::{Share, Source};
 
@@ -346,17 +346,16 @@ where
     }
 
     /// Takes the last take back, as far as there is room.
-    fn undo(&self, n: u32, receipt: &mut Receipt) -> u32 {
+    fn undo(&self, n: u32, receipt: Receipt) -> Refund {
         let have = self.have.get();
-        if *receipt != self.note() {
-            return 0;
+        if receipt != self.note() {
+            return receipt.refunded(0);
         }
         // What it had beyond its size was drawn for this take. The rest may be settled with other
         // slices on its being gone.
         let back = n.min(self.size - have);
         self.have.set(have + back);
-        *receipt = self.note();
-        back
+        self.note().refunded(back)
     }
 }
 
@@ -413,22 +412,20 @@ where
     }
 
     #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.has(now, n) {
-            return Ok(Plan::NONE);
+            return Ok(());
         }
-        self.limiter
-            .peek_for(self.share(), now, n)
-            .map(|()| Plan::NONE)
+        self.limiter.peek_for(self.share(), now, n)
     }
 
     /// Of a bucket's slice: all of them, if nothing was taken from the slice since, and up to its
     /// size; else none. Of a concurrency limit's: a release.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
         match self.limiter.released(self.share(), n) {
             Some(have) => {
                 self.have.set(have);
-                n
+                receipt.refunded(n)
             }
             None => self.undo(n, receipt),
         }

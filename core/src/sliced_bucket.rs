@@ -28,14 +28,15 @@ use core::time::Duration;
 
 use crate::grid::Grid;
 use crate::lattice::{Balance, Lattice, Terms, left};
+use crate::limiter::queue_limiter::replenishing;
 use crate::slice::sealed::{Share, Source};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting, SettingsError,
-    Slice, Timestamp, TokenBucket, TokenBucketBuilder,
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
+    Setting, SettingsError, Slice, Timestamp, TokenBucket, TokenBucketBuilder,
 };
 
 /// A token bucket that slices can be cut from: shares that a thread takes from without an atomic
@@ -454,16 +455,16 @@ impl<W: Word> SlicedBucket<W> {
     /// Takes a take back, if nobody has taken since: any later take builds on the word that this
     /// one left. Beside slices the word does not tell: one may have found itself settled by this
     /// take, and have taken since.
-    fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let left = receipt.note();
         let lattice = self.rest(left);
         if n == 0 || lattice.is_unlimited() {
-            return n;
+            return receipt.refunded(n);
         }
         let tick = self.ticks.index(now);
         let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
         if self.sliced_in(left) > 0 || lattice.is_outlived(taken_in, tick) {
-            return 0;
+            return receipt.refunded(0);
         }
         let restored = self.pack(
             lattice.restored(lattice.position(tick), left >> self.low, n),
@@ -474,12 +475,9 @@ impl<W: Word> SlicedBucket<W> {
                 .word
                 .compare_exchange_weak(left, restored, Relaxed, Relaxed)
             {
-                Ok(_) => {
-                    *receipt = Receipt::dated(restored, receipt.time());
-                    return n;
-                }
+                Ok(_) => return Receipt::dated(restored, receipt.time()).refunded(n),
                 Err(newer) if newer == left => {}
-                Err(_) => return 0,
+                Err(_) => return receipt.refunded(0),
             }
         }
     }
@@ -699,28 +697,19 @@ impl<W: Word> Limiter for SlicedBucket<W> {
     }
 
     #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.look(now, n)
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look(now, n).map(|_| ())
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        // A plan that takes nothing is for a probe, or for no limit.
-        if plan.left != plan.seen
-            && self
-                .word
-                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
-                .is_ok()
-        {
-            return Ok(Receipt::dated(plan.left, now.as_nanos()));
-        }
-        self.take_anew(now, n)
+    #[inline(always)]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     /// All of them, if the bucket is as the take left it and has no slices; else none: they come
     /// back by refill. A take that is given back in whole counts as never made, and so does a slice
     /// that is given back in whole, also for what the newest `now` was.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.undo(now, n, receipt)
     }
 
@@ -750,6 +739,29 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         rest.retry(&self.ticks, word >> self.low, denied)
     }
 }
+
+impl<W: Word> Composable for SlicedBucket<W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.look(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        // A plan that takes nothing is for a probe, or for no limit.
+        if plan.left != plan.seen
+            && self
+                .word
+                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
+                .is_ok()
+        {
+            return Ok(Receipt::dated(plan.left, now.as_nanos()));
+        }
+        self.take_anew(now, n)
+    }
+}
+
+replenishing!([W: Word] SlicedBucket<W>);
 
 impl TokenBucketBuilder {
     const_unless_loom! {

@@ -28,6 +28,7 @@ use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::grid::Grid;
+use crate::limiter::queue_limiter::replenishing;
 use crate::settings;
 use crate::stamped::Stamped;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -35,7 +36,8 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Retry, Setting, SettingsError, Timestamp,
+    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
+    Timestamp,
 };
 
 /// A sliding window in segments: at most `limit` permits in any `segments` consecutive segments of
@@ -556,7 +558,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     /// Counts `n` permits back, if their segment is still in its slot: first there, so that nobody
     /// else gives them back as well, and then in the total.
-    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
         // Noted in full width: stamps come around, epochs do not.
         let epoch = receipt.note();
         if self
@@ -598,8 +600,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     }
 
     /// All of them, while the segment that they were counted in is in its slot; else none.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        self.undo(now, n, *receipt)
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let refunded = self.undo(now, n, &receipt);
+        receipt.refunded(refunded)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -662,6 +665,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         Retry::Never
     }
 }
+
+replenishing!([const MAX_SEGMENTS: usize, W: Word] SlidingWindow<MAX_SEGMENTS, W>);
 
 /// As many whole windows as `wanted` permits fill, where one holds `limit`, without the last
 /// permit; and how many that leaves, at least 1.

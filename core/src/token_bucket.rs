@@ -28,6 +28,7 @@ use core::time::Duration;
 use crate::grid::Grid;
 use crate::judge::Judge;
 use crate::lattice::{Lattice, Terms, left};
+use crate::limiter::queue_limiter::replenishing;
 use crate::live::LONGEST_STALENESS;
 use crate::saved::saves;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -35,8 +36,8 @@ use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    AdjustableBucket, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Retry, Setting,
-    SettingsError, Timestamp,
+    AdjustableBucket, Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
+    Refund, Retry, Setting, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
@@ -424,25 +425,22 @@ impl<W: Word> TokenBucket<W> {
     }
 
     /// Takes a take back, if the bucket is as the take left it: any later take builds on that word.
-    fn undo(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         if n == 0 || self.lattice().is_unlimited() {
-            return n;
+            return receipt.refunded(n);
         }
-        let (left, mut kept) = (receipt.note(), *receipt);
-        let Some(restored) = Judge::refund(self, left, now, n, &mut kept) else {
-            return 0;
+        let left = receipt.note();
+        let Some((restored, rest)) = Judge::refund(self, left, now, n, &receipt) else {
+            return receipt.refunded(0);
         };
         loop {
             match self
                 .used
                 .compare_exchange_weak(left, restored, Relaxed, Relaxed)
             {
-                Ok(_) => {
-                    *receipt = kept;
-                    return n;
-                }
+                Ok(_) => return rest.refunded(n),
                 Err(newer) if newer == left => {}
-                Err(_) => return 0,
+                Err(_) => return receipt.refunded(0),
             }
         }
     }
@@ -474,27 +472,18 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.look(now, n)
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look(now, n).map(|_| ())
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        // A plan that takes nothing is for a probe, or for no limit.
-        if plan.left != plan.seen
-            && self
-                .used
-                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
-                .is_ok()
-        {
-            return Ok(Receipt::dated(plan.left, now.as_nanos()));
-        }
-        self.take_anew(now, n)
+    #[inline(always)]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     /// All of them, if the bucket is as the take left it; else none: they come back by refill. A
     /// take that is given back in whole counts as never made, also for what the newest `now` was.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.undo(now, n, receipt)
     }
 
@@ -516,6 +505,29 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 }
 
+replenishing!([W: Word] TokenBucket<W>);
+
+impl<W: Word> Composable for TokenBucket<W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.look(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        // A plan that takes nothing is for a probe, or for no limit.
+        if plan.left != plan.seen
+            && self
+                .used
+                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
+                .is_ok()
+        {
+            return Ok(Receipt::dated(plan.left, now.as_nanos()));
+        }
+        self.take_anew(now, n)
+    }
+}
+
 impl<W: Word> Judge for TokenBucket<W> {
     fn fresh(&self, now: Timestamp) -> u64 {
         self.position(now).wrapping_sub(self.full.into()) & W::MASK
@@ -527,15 +539,20 @@ impl<W: Word> Judge for TokenBucket<W> {
             .map(|left| (left, Receipt::dated(left, now.as_nanos())))
     }
 
-    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &mut Receipt) -> Option<u64> {
+    fn refund(
+        &self,
+        state: u64,
+        now: Timestamp,
+        n: u32,
+        receipt: &Receipt,
+    ) -> Option<(u64, Receipt)> {
         let (lattice, tick) = (self.lattice(), self.ticks.index(now));
         let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
         if state != receipt.note() || lattice.is_outlived(taken_in, tick) {
             return None;
         }
         let restored = lattice.restored(lattice.position(tick), state, n);
-        *receipt = Receipt::dated(restored, receipt.time());
-        Some(restored)
+        Some((restored, Receipt::dated(restored, receipt.time())))
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {

@@ -1,4 +1,5 @@
-use crate::{Denied, Idle, Lease, Limiter, Receipt, Retry, Timestamp};
+use crate::limiter::queue_limiter::replenishing;
+use crate::{Denied, Idle, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
 
 /// No limit: grants every request. For the routes of a gateway that have none.
 ///
@@ -51,8 +52,8 @@ impl Limiter for Unlimited {
         Ok(Receipt::NONE)
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
-        n
+    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        receipt.refunded(n)
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -73,3 +74,5 @@ impl Limiter for Unlimited {
         }
     }
 }
+
+replenishing!([] Unlimited);

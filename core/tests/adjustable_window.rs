@@ -546,9 +546,10 @@ fn what_was_taken_in_an_older_window_cannot_be_given_back() {
         assert_eq!(old.refund_at(at(15), 4), Ok(0));
         assert_eq!(limit.available_at(at(15)), 6, "{limit:?}");
         // Nor more than was counted in this one.
-        let mut receipt = limit.take_at(at(15), 1).unwrap();
-        assert_eq!(limit.refund_at(at(15), 6, &mut receipt), 0);
-        assert_eq!(limit.refund_at(at(15), 1, &mut receipt), 1);
+        let receipt = limit.take_at(at(15), 1).unwrap();
+        let refund = limit.refund_at(at(15), 6, receipt);
+        assert_eq!(refund.permits, 0);
+        assert_eq!(limit.refund_at(at(15), 1, refund.rest).permits, 1);
     }
     on_each!(check);
 }
@@ -619,8 +620,8 @@ fn a_window_that_was_given_back_leaves_no_room_before_it() {
             let take = |millis, n: u32| limit.take_at(ms(millis), n).map_or(0, |_| n);
             assert_eq!(take(0, 1), 1);
             let mut granted = take(9_900, 9);
-            let mut receipt = limit.take_at(ms(undone), 10).unwrap();
-            assert_eq!(limit.refund_at(ms(undone), 10, &mut receipt), 10);
+            let receipt = limit.take_at(ms(undone), 10).unwrap();
+            assert_eq!(limit.refund_at(ms(undone), 10, receipt).permits, 10);
             granted += take(late, 10);
             if last < 9_900 + 10_000 {
                 granted += take(last, 10);
@@ -656,8 +657,8 @@ fn all_given_back_is_as_if_never_taken() {
                 }
                 1..3 => {
                     let n = draws.within(1, 5) as u32;
-                    if let Ok(mut undone) = ours.take_at(now, n) {
-                        assert_eq!(ours.refund_at(now, n, &mut undone), n);
+                    if let Ok(undone) = ours.take_at(now, n) {
+                        assert_eq!(ours.refund_at(now, n, undone).permits, n);
                     }
                 }
                 _ => {
@@ -719,7 +720,7 @@ fn the_ends_of_time_panic_nowhere() {
             let now = Timestamp::from_nanos(draws.one_of(&[0, u64::MAX, near, u64::MAX - near]));
             let n = draws.magnitude(u64::from(u32::MAX)) as u32;
             match limit.take_at(now, n) {
-                Ok(mut receipt) => _ = limit.refund_at(now, n / 2, &mut receipt),
+                Ok(receipt) => _ = limit.refund_at(now, n / 2, receipt),
                 Err(denied) => _ = denied.retry(&limit),
             }
             let length = Duration::from_nanos(draws.magnitude(1 << 62));
@@ -1293,13 +1294,13 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             }
             1 if !receipts.is_empty() => {
                 let index = draws.below(receipts.len() as u64) as usize;
-                let (mut receipt, n, era, end, admission) = receipts.swap_remove(index);
+                let (receipt, n, era, end, admission) = receipts.swap_remove(index);
                 let worth = if (era, end) == (model.era, model.end) {
                     n
                 } else {
                     0
                 };
-                let refunded = limiter.refund_at(time, n, &mut receipt);
+                let refunded = limiter.refund_at(time, n, receipt).permits;
                 // Of an instant with more changes than the word tells apart, no receipt is good.
                 let worth = if refunded == 0 && model.changes_at_once >= 15 {
                     0

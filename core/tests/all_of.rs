@@ -1397,7 +1397,7 @@ impl Limiter for Scripted<'_> {
             _ => Ok(Receipt::new(1_000 + self.place as u64)),
         }
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
         assert_eq!(
             (now, receipt.note()),
             (NOW, 1_000 + self.place as u64),
@@ -1405,7 +1405,7 @@ impl Limiter for Scripted<'_> {
         );
         self.called(Call::Refund(self.place, n));
         assert!(self.script != Script::PanicsInRefund, "scripted");
-        n
+        receipt.refunded(n)
     }
     fn release(&self, n: u32) {
         self.called(Call::Release(self.place, n));

@@ -234,14 +234,15 @@ fn who_is_granted_late_does_not_hide_the_newest_grant<W: Word>() {
 
 fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
     let limit = limit::<W>(2, SECOND, None);
-    let mut first = limit.take_at(ms(0), 2).unwrap();
-    assert_eq!(limit.refund_at(ms(1), 1, &mut first), 1);
+    let first = limit.take_at(ms(0), 2).unwrap();
+    let first = limit.refund_at(ms(1), 1, first);
+    assert_eq!(first.permits, 1);
     assert_eq!(limit.available_at(ms(1)), 1);
-    let mut second = limit.take_at(ms(2), 1).unwrap();
+    let second = limit.take_at(ms(2), 1).unwrap();
     assert!(!take(&limit, ms(3)));
     assert_eq!(
         (
-            limit.refund_at(ms(4), 1, &mut second),
+            limit.refund_at(ms(4), 1, second).permits,
             limit.available_at(ms(4))
         ),
         (0, 0),
@@ -250,7 +251,7 @@ fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
     assert!(take(&limit, ms(1_000)));
     assert_eq!(
         (
-            limit.refund_at(ms(1_001), 1, &mut first),
+            limit.refund_at(ms(1_001), 1, first.rest).permits,
             limit.available_at(ms(1_001))
         ),
         (0, 1),
@@ -593,7 +594,10 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         let before = format!("{limit:?}");
         let waiting = model.waiting && told == 0;
         let expected = n > 0 && u64::from(n) <= most && model.take(now, n.into());
-        let decision = limit.take_at(at, n);
+        let (receipt, decision) = match limit.take_at(at, n) {
+            Ok(receipt) => (Some(receipt), Ok(())),
+            Err(denied) => (None, Err(denied)),
+        };
         let context =
             || format!("{n} at {now}: {decision:?}, before {before}, after {limit:?}\n{model:?}");
         if u64::from(n) > most {
@@ -614,9 +618,9 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             assert_eq!(decision.is_ok(), expected, "{}", context());
             newest = newest.max(now);
             match decision {
-                Ok(receipt) => {
+                Ok(()) => {
                     tally.granted += 1;
-                    last = Some((receipt, model.starts, n));
+                    last = receipt.map(|receipt| (receipt, model.starts, n));
                 }
                 Err(_) if waiting => {
                     assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote");
@@ -630,8 +634,8 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             assert_eq!(limit.retry(denied), Retry::At(ns(end)), "{}", context());
             assert!(limit.peek_at(ns(end), n).is_ok() && limit.peek_at(ns(end - 1), n).is_err());
         }
-        if let Some((mut receipt, start, n)) = last.filter(|_| draws.once_in(8)) {
-            let back = limit.refund_at(ns(now), n, &mut receipt);
+        if let Some((receipt, start, n)) = last.take_if(|_| draws.once_in(8)) {
+            let back = limit.refund_at(ns(now), n, receipt).permits;
             let is_on = start == model.starts && !model.waiting;
             assert_eq!(
                 back,
@@ -641,7 +645,6 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
             );
             model.count -= u64::from(back);
             tally.refunded += u64::from(back > 0);
-            last = None;
         }
         let late = draws.magnitude(staleness);
         let end = u64::try_from(model.end * model.step).unwrap();

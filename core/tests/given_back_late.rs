@@ -31,14 +31,14 @@ fn drain<L: Limiter + ?Sized>(limit: &L, now: Timestamp) -> u64 {
 /// grants then.
 fn granted_by_a_receipt_of_age<L: Limiter>(limit: &L, n: u32, age: Duration) -> u64 {
     let now = at(5_000);
-    let mut receipt = limit.take_at(now, n).expect("there is room");
+    let receipt = limit.take_at(now, n).expect("there is room");
     let later = plus(now, age);
     // As often as the word would come around, so that it is as the take left it.
     while limit.available_at(later) > limit.capacity() - u64::from(n) {
         limit.take_at(later, 1).expect("it is available");
     }
     let before = limit.available_at(later);
-    limit.refund_at(later, n, &mut receipt);
+    limit.refund_at(later, n, receipt);
     limit.available_at(later).saturating_sub(before)
 }
 
@@ -100,10 +100,10 @@ fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
             let bucket = TokenBucket::builder(rate, burst)
                 .build_adjustable()
                 .unwrap();
-            let mut receipt = bucket.take_at(at(0), burst as u32).unwrap();
+            let receipt = bucket.take_at(at(0), burst as u32).unwrap();
             let now = plus(at(0), age);
             let first = drain(&bucket, now);
-            bucket.refund_at(now, burst as u32, &mut receipt);
+            bucket.refund_at(now, burst as u32, receipt);
             let second = drain(&bucket, now);
             assert!(
                 first + second <= burst,
@@ -133,11 +133,13 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
             for late in [0, 500, 1_000, 1_000] {
                 let now = at((1 << 32) / 8 * eighths + 17 + late);
                 // As a composition does that is denied.
-                if let Ok(mut receipt) = bucket.take_at(now, 1) {
-                    held += 1 - u64::from(bucket.refund_at(now, 1, &mut receipt));
+                if let Ok(receipt) = bucket.take_at(now, 1) {
+                    held += 1 - u64::from(bucket.refund_at(now, 1, receipt).permits);
                 }
                 held += drain(&bucket, now);
-                held -= u64::from(bucket.refund_at(now, 1, &mut receipt));
+                let refund = bucket.refund_at(now, 1, receipt);
+                receipt = refund.rest;
+                held -= u64::from(refund.permits);
                 held += drain(&bucket, now);
             }
             assert!(
@@ -160,11 +162,9 @@ fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() 
         for _ in 0..5_000 {
             match window.adjust_at(at(now), 10, 3_600 * SECOND, Carry::Additive) {
                 Ok(()) => {
-                    assert_eq!(
-                        window.refund_at(at(now), 10, &mut receipt),
-                        0,
-                        "after {now} ms"
-                    );
+                    let refund = window.refund_at(at(now), 10, receipt);
+                    receipt = refund.rest;
+                    assert_eq!(refund.permits, 0, "after {now} ms");
                 }
                 Err(ChangeError::Busy) => now += 500,
                 Err(error) => panic!("{error}"),
@@ -184,21 +184,21 @@ fn many_refunds_out_of_turn_pass_no_bound() {
                 .tick(Duration::from_millis(1));
             let bucket = bucket.build_adjustable_on::<W>().unwrap();
             let take = |n| bucket.take_at(at(0), n).unwrap();
-            let (mut first, mut second) = (take(2_500), take(2_500));
+            let (first, second) = (take(2_500), take(2_500));
             assert_eq!(
-                bucket.refund_at(at(0), 2_500, &mut first),
+                bucket.refund_at(at(0), 2_500, first).permits,
                 2_500,
                 "out of turn"
             );
             // Each refund out of turn makes older receipts worthless.
             for _ in 1..refunds {
-                let (mut older, _newer) = (take(1), take(1));
-                bucket.refund_at(at(0), 1, &mut older);
+                let (older, _newer) = (take(1), take(1));
+                bucket.refund_at(at(0), 1, older);
             }
             // The bucket is full, so the second take has been refilled.
             let full = at(2_500 + 2 * refunds);
             let held = drain(&bucket, full);
-            bucket.refund_at(full, 2_500, &mut second);
+            bucket.refund_at(full, 2_500, second);
             let more = drain(&bucket, full);
             assert!(
                 held + more <= 10_000,
@@ -325,8 +325,8 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
             // As a composition does that is denied after all; more often than eras can be told
             // apart.
             for _ in 0..9_000 {
-                let mut receipt = bucket.take_at(at(700), n).unwrap();
-                assert_eq!(bucket.refund_at(at(700), n, &mut receipt), n);
+                let receipt = bucket.take_at(at(700), n).unwrap();
+                assert_eq!(bucket.refund_at(at(700), n, receipt).permits, n);
             }
         }
         assert_eq!(bucket.available_at(at(700)), 2);
@@ -344,18 +344,23 @@ fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
         .build_adjustable()
         .unwrap();
     bucket.force_at(at(0), 10).unwrap();
-    let mut first = bucket.take_at(at(1_000), 3).unwrap();
-    let mut second = bucket.take_at(at(1_000), 2).unwrap();
+    let first = bucket.take_at(at(1_000), 3).unwrap();
+    let second = bucket.take_at(at(1_000), 2).unwrap();
     assert_eq!(
-        bucket.refund_at(at(1_000), 2, &mut second),
+        bucket.refund_at(at(1_000), 2, second).permits,
         2,
         "it is not the one that ended the debt"
     );
-    assert_eq!(bucket.refund_at(at(1_000), 1, &mut first), 1);
-    let mut third = bucket.take_at(at(1_000), 4).unwrap();
-    assert_eq!(bucket.refund_at(at(1_000), 2, &mut first), 2, "out of turn");
+    let first = bucket.refund_at(at(1_000), 1, first);
+    assert_eq!(first.permits, 1);
+    let third = bucket.take_at(at(1_000), 4).unwrap();
     assert_eq!(
-        bucket.refund_at(at(1_000), 4, &mut third),
+        bucket.refund_at(at(1_000), 2, first.rest).permits,
+        2,
+        "out of turn"
+    );
+    assert_eq!(
+        bucket.refund_at(at(1_000), 4, third).permits,
         0,
         "of the era before"
     );
@@ -368,8 +373,8 @@ fn a_denied_composition_starts_no_cooldown_window() {
     let gate = Concurrency::new(1);
     let held = gate.try_acquire(1).unwrap();
     // The look passes, and another one takes the gate before the take.
-    let mut receipt = window.take_at(at(0), 1).unwrap();
-    assert_eq!(window.refund_at(at(0), 1, &mut receipt), 1);
+    let receipt = window.take_at(at(0), 1).unwrap();
+    assert_eq!(window.refund_at(at(0), 1, receipt).permits, 1);
     drop(held);
     let first = drain(&window, Timestamp::from_nanos(999_500_000));
     let second = drain(&window, Timestamp::from_nanos(1_000_400_000));

@@ -24,7 +24,7 @@ use draws::Draws;
 use portcullis_core::{
     AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
     Idle, Key, Keyed, KeyedArray, KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line,
-    Penalty, Plan, Rate, Receipt, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
 /// How late a `now` may be: the staleness of every table here, but where another one is set.
@@ -929,15 +929,15 @@ impl Limiter for Interrupted {
         taken
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        let plan = self.0.peek_at(now, n);
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let said = self.0.peek_at(now, n);
         if let Some(hook) = IN_PEEK.take() {
             hook();
         }
-        plan
+        said
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.0.refund_at(now, n, receipt)
     }
 

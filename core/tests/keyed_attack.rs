@@ -414,7 +414,7 @@ fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
             outcomes
         });
         for round in 0..3 * tables.len() {
-            let each = outcomes.iter().map(|outcomes| outcomes[round]);
+            let each = outcomes.iter().map(|outcomes| &outcomes[round]);
             let grants = each.clone().flatten().count();
             assert!(grants <= 1, "{grants} grants of one permit");
             granted += grants;

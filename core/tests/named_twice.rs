@@ -16,9 +16,10 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableWindow, AllLease, AllOf, Composed, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Limiter, LimiterId, Line, Penalty, Plan,
-    Rate, Receipt, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableWindow, AllLease, AllOf, Composable, Concurrency, Counted, Denied, Escalation,
+    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Limiter, LimiterId, Line, Penalty, Rate,
+    Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited,
+    Word,
 };
 
 /// A limiter that names come to: itself, or a key of a table.
@@ -144,20 +145,17 @@ impl Limiter for Owned<'_> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, n)
     }
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.0.peek_at(now, n)
     }
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.0.take_as_planned_at(now, n, plan)
-    }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.0.refund_at(now, n, receipt)
     }
     fn id(&self) -> Option<LimiterId> {
         self.0.id()
     }
-    fn composed(&self) -> Option<&dyn Composed> {
-        self.0.composed()
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        self.0.as_composable()
     }
     fn release(&self, n: u32) {
         self.0.release(n);
@@ -183,17 +181,14 @@ impl<L: Limiter> Limiter for Anonymous<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, n)
     }
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.0.peek_at(now, n)
     }
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.0.take_as_planned_at(now, n, plan)
-    }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.0.refund_at(now, n, receipt)
     }
-    fn composed(&self) -> Option<&dyn Composed> {
-        self.0.composed()
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        self.0.as_composable()
     }
     fn release(&self, n: u32) {
         self.0.release(n);

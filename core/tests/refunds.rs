@@ -14,8 +14,8 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
-    SlidingWindow, Timestamp, TokenBucket, TooFewHeld, Unlimited, Word,
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Refund,
+    Retry, SlidingWindow, Timestamp, TokenBucket, TooFewHeld, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -759,7 +759,7 @@ fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
             self.takes.set(self.takes.get() + 1);
             Ok(Receipt::new(self.takes.get()))
         }
-        fn refund_at(&self, _: Timestamp, n: u32, _: &mut Receipt) -> u32 {
+        fn refund_at(&self, _: Timestamp, n: u32, _: Receipt) -> Refund {
             self.limit.release(n);
             panic!("scripted");
         }

@@ -421,10 +421,10 @@ fn fixed_window<W: Word>() {
 
 /// Takes, and in one of four cases gives it back.
 fn take_or_return<L: Limiter>(limiter: &L, (now, n, choice): Step) {
-    if let Ok(mut receipt) = limiter.take_at(now, n)
+    if let Ok(receipt) = limiter.take_at(now, n)
         && choice % 4 == 0
     {
-        limiter.refund_at(now, n, &mut receipt);
+        limiter.refund_at(now, n, receipt);
     }
 }
 

@@ -21,8 +21,8 @@ use portcullis_async::{
     Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer,
 };
 use portcullis_core::{
-    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, Plan, QueueLimiter,
-    Rate, Receipt, Retry, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, QueueLimiter, Rate,
+    Receipt, Refund, Retry, Timestamp, TokenBucket, Waiting,
 };
 
 use crate::{at, turn};
@@ -181,10 +181,10 @@ macro_rules! limiter_around {
             fn id(&self) -> Option<LimiterId> {
                 LimiterId::of(self)
             }
-            fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
                 self.0.peek_at(now, n)
             }
-            fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+            fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
                 self.0.refund_at(now, n, receipt)
             }
             fn release(&self, n: u32) {
@@ -249,7 +249,7 @@ limiter_around!(Panics {
 });
 
 impl QueueLimiter for Panics {
-    fn release_watched(&self, n: u32) -> Option<bool> {
+    fn release_watched(&self, n: u32) -> Waiting {
         self.0.release_watched(n)
     }
 
@@ -505,7 +505,7 @@ pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     let watched = queue.change(|limiter| limiter.release_watched(0));
     assert_ne!(
         watched,
-        Some(true),
+        Waiting::Yes,
         "nobody waits, and every release looks for those who do"
     );
     nobody_waits(queue.counts());

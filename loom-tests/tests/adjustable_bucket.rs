@@ -388,8 +388,8 @@ fn a_take_is_given_back_out_of_turn_beside_another_one<W: Word>() {
         assert_eq!(take(&*limit, at(5), 2), 2);
         let noted: Receipt = limit.take_at(at(5), 1).unwrap();
         let back = spawn(&limit, move |limit| {
-            let mut noted = noted;
-            limit.refund_at(at(5), 1, &mut noted)
+            let noted = noted;
+            limit.refund_at(at(5), 1, noted).permits
         });
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let taken = take(&*limit, at(5), 1) + join(a);
@@ -433,11 +433,13 @@ fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
 fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(Rate::per_second(2), 4);
-        let mut first: Receipt = limit.take_at(at(5), 2).unwrap();
-        let mut second: Receipt = limit.take_at(at(5), 1).unwrap();
-        let back = spawn(&limit, move |limit| limit.refund_at(at(5), 2, &mut first));
+        let first: Receipt = limit.take_at(at(5), 2).unwrap();
+        let second: Receipt = limit.take_at(at(5), 1).unwrap();
+        let back = spawn(&limit, move |limit| {
+            limit.refund_at(at(5), 2, first).permits
+        });
         turn();
-        limit.refund_at(at(5), 1, &mut second);
+        limit.refund_at(at(5), 1, second);
         let mut taken = take(&*limit, at(6), 1);
         join(back);
         while take(&*limit, at(6), 1) == 1 {

@@ -69,9 +69,9 @@ fn receipt<L: Limiter>(limiter: &L, seconds: u64, n: u32) -> Receipt {
 }
 
 /// Gives `n` permits back at `seconds`; returns how many have come back.
-fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, mut receipt: Receipt) -> u64 {
+fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, receipt: Receipt) -> u64 {
     turn();
-    limiter.refund_at(at(seconds), n, &mut receipt).into()
+    limiter.refund_at(at(seconds), n, receipt).permits.into()
 }
 
 /// At `seconds`, so many permits are available, and not one more.

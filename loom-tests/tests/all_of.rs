@@ -179,9 +179,9 @@ fn a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much<W: Wor
 fn a_refund_beside_a_composition_is_worth_what_it_was_taken_from<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
-        let mut noted = limits.0.take_at(at(5), 1).unwrap();
+        let noted = limits.0.take_at(at(5), 1).unwrap();
         let back = spawn(&limits, move |(bucket, _)| {
-            u64::from(bucket.refund_at(at(5), 1, &mut noted))
+            u64::from(bucket.refund_at(at(5), 1, noted).permits)
         });
         let (bucket, limit) = &*limits;
         let all = take_all((bucket, limit));

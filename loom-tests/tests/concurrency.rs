@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Concurrency, Limiter, QueueLimiter, Word};
+use portcullis_core::{Concurrency, Limiter, QueueLimiter, Waiting, Word};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
@@ -206,7 +206,7 @@ fn one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found<W: 
         limit.watch(true);
         let found = take(&*limit, at(0), 1) == 1;
         assert!(
-            join(release) == Some(true) || found,
+            join(release) == Waiting::Yes || found,
             "waits, and nobody knows"
         );
         assert_eq!(limit.in_use(), u32::from(found));
@@ -226,7 +226,7 @@ fn a_mark_is_not_lost_to_a_resize_nor_to_a_take<W: Word>() {
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 2, 1)
         );
-        assert_eq!(limit.release_watched(1), Some(true));
+        assert_eq!(limit.release_watched(1), Waiting::Yes);
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 1, 2)
@@ -240,11 +240,11 @@ fn a_mark_that_is_taken_off_beside_a_resize_is_gone<W: Word>() {
         limit.try_acquire(2).unwrap().forget();
         limit.watch(true);
         let resize = spawn(&limit, |limit| limit.set_limit(3).unwrap());
-        let release = spawn(&limit, |limit| limit.release_watched(1).is_some());
+        let release = spawn(&limit, |limit| limit.release_watched(1) != Waiting::Unknown);
         turn();
         limit.watch(false);
         assert_eq!((join(resize), join(release)), (2, true));
-        assert_eq!(limit.release_watched(1), Some(false));
+        assert_eq!(limit.release_watched(1), Waiting::No);
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 0, 3)

@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp};
+use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
 
 use super::admit::{earliest, exceeds};
 use super::serve::take;
@@ -405,9 +405,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, 
         if S::NOTES && waiter != 0 {
             // Nothing is granted before the refund: a grant would make the receipts worthless.
             refund.notes = wait_queue.lists.lock(|lists| {
-                let (noted, notes) = lists.noted;
-                if noted == waiter {
-                    notes
+                if lists.noted.0 == waiter {
+                    mem::replace(&mut lists.noted.1, Receipts::NONE)
                 } else {
                     Receipts::NONE
                 }
@@ -429,7 +428,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
     for Refund<'_, '_, S, C, R, H, B>
 {
     fn drop(&mut self) {
-        let notes = self.notes;
+        let notes = mem::replace(&mut self.notes, Receipts::NONE);
         let Taken {
             wait_queue,
             key,
@@ -437,15 +436,15 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
             at,
             ..
         } = &mut *self.taken;
-        if let Some((permits, mut receipt)) = grant.take() {
+        if let Some((permits, receipt)) = grant.take() {
             unless_unwinding(|| {
                 wait_queue.give_back(*key, |source| {
                     if S::NOTES {
-                        source.refund_noted(*key, *at, permits, &mut receipt, &notes);
+                        source.refund_noted(*key, *at, permits, receipt, notes);
                     } else {
-                        source.at(*key).refund_at(*at, permits, &mut receipt);
+                        let _ = source.at(*key).refund_at(*at, permits, receipt);
                     }
-                    ((), None)
+                    ((), Waiting::Unknown)
                 });
                 if S::NOTES && wait_queue.pending.is_any::<R>() {
                     wait_queue.grant_pending();

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_async::{Hook, Outcome, RawLock, Timer, Waited};
 use portcullis_core::metadata::Metadata;
 use portcullis_core::{
-    Clock, Denied, Idle, Limiter, LimiterId, Plan, QueueLimiter, Receipt, Retry, Timestamp,
+    Clock, Composable, Denied, Idle, Limiter, LimiterId, PassedOn, Plan, QueueLimiter, Receipt,
+    Refund, Retry, Timestamp, Waiting,
 };
 
 use crate::chance::{self, Site, fail, moment, strike};
@@ -535,23 +536,16 @@ impl<L: Limiter> Limiter for Spy<L> {
         self.took(now, n, taken)
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         strike(Site::LimiterIsAsked);
         self.limiter().peek_at(now, n)
     }
 
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        moment();
-        strike(Site::LimiterTakes);
-        let taken = self.limiter().take_as_planned_at(now, n, plan);
-        self.took(now, n, taken)
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
-        let back = self.limiter().refund_at(now, n, receipt);
-        self.ledger().refunded(back.into());
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let refund = self.limiter().refund_at(now, n, receipt);
+        self.ledger().refunded(refund.permits.into());
         strike(Site::LimiterIsGivenBack);
-        back
+        refund
     }
 
     fn release(&self, n: u32) {
@@ -584,10 +578,34 @@ impl<L: Limiter> Limiter for Spy<L> {
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         self.limiter().metadata(now, denied, offers);
     }
+
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
+    }
+}
+
+impl<L: Limiter> Composable for Spy<L> {
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        strike(Site::LimiterIsAsked);
+        match self.limiter().as_composable() {
+            Some(composable) => composable.plan_at(now, n),
+            None => self.limiter().peek_at(now, n).map(|()| Plan::NONE),
+        }
+    }
+
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        moment();
+        strike(Site::LimiterTakes);
+        let taken = match self.limiter().as_composable() {
+            Some(composable) => composable.take_as_planned_at(now, n, plan),
+            None => self.limiter().take_at(now, n),
+        };
+        self.took(now, n, taken)
+    }
 }
 
 impl<L: QueueLimiter> QueueLimiter for Spy<L> {
-    fn release_watched(&self, n: u32) -> Option<bool> {
+    fn release_watched(&self, n: u32) -> Waiting {
         let watched = self.limiter().release_watched(n);
         strike(Site::LimiterIsGivenBack);
         watched
@@ -597,7 +615,7 @@ impl<L: QueueLimiter> QueueLimiter for Spy<L> {
         self.limiter().watch(waits);
     }
 
-    fn pass_on(&self, n: u32) -> Option<bool> {
+    fn pass_on(&self, n: u32) -> PassedOn {
         strike(Site::LimiterIsAsked);
         self.limiter().pass_on(n)
     }

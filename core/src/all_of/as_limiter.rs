@@ -1,9 +1,10 @@
 use core::mem;
 
-use crate::all_of::sealed::TakeThen;
-use crate::all_of::{AllOf, Composed, DeniedBy, Limits, Receipts, beyond_count, times_over};
+use crate::all_of::{AllOf, DeniedBy, Limits, Receipts, beyond_count, times_over};
 use crate::metadata::{self, Metadata, Used};
-use crate::{Denied, Idle, Limiter, Plan, QueueLimiter, Receipt, Replenishing, Retry, Timestamp};
+use crate::{
+    Composable, Denied, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
+};
 
 /// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are
 /// ordinary ones.
@@ -39,14 +40,11 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        match self.peek_at(now, n) {
-            Ok(()) => Ok(Plan::NONE),
-            Err(denied) => Err(self.as_one(denied)),
-        }
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.peek_at(now, n).map_err(|denied| self.as_one(denied))
     }
 
-    fn composed(&self) -> Option<&dyn Composed> {
+    fn as_composable(&self) -> Option<&dyn Composable> {
         Some(self)
     }
 
@@ -121,7 +119,11 @@ impl<T: Limits> Limiter for AllOf<T> {
     }
 }
 
-impl<T: Limits> TakeThen for AllOf<T> {
+impl<T: Limits> Composable for AllOf<T> {
+    fn is_composed(&self) -> bool {
+        true
+    }
+
     fn take_then(
         &self,
         now: Timestamp,
@@ -178,21 +180,15 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
 
     /// Of each limit as much as that can take back: as many count as never taken as of the one that
     /// takes back the fewest.
-    fn refund_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        receipt: &mut Receipt,
-        notes: &Receipts,
-    ) -> u32 {
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
         if notes.len() != self.limits.len() {
-            return self.refund_at(now, n, receipt);
+            return self.refund_at(now, n, receipt).permits;
         }
         let mut refund = Refund {
             limits: self,
             now,
             n,
-            left: *notes,
+            left: notes,
             refunded: n,
         };
         refund.run();
@@ -222,11 +218,10 @@ impl<T: Limits> Drop for Taken<'_, T> {
             limits,
             now,
             n,
-            left: *self.receipts,
+            left: mem::replace(self.receipts, Receipts::NONE),
             refunded: n,
         }
         .run();
-        self.receipts.clear();
     }
 }
 
@@ -241,9 +236,9 @@ struct Refund<'t, T: Limits> {
 
 impl<T: Limits> Refund<'_, T> {
     fn run(&mut self) {
-        while let Some((index, mut receipt)) = self.left.pop() {
+        while let Some((index, receipt)) = self.left.pop() {
             if let Some((limit, n)) = self.limits.share(index, self.n) {
-                let refunded = limit.refund_at(self.now, n, &mut receipt);
+                let refunded = limit.refund_at(self.now, n, receipt).permits;
                 self.refunded = self.refunded.min(refunded / (n / self.n.max(1)).max(1));
             }
         }

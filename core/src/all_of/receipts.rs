@@ -1,3 +1,5 @@
+use core::mem;
+
 use crate::Receipt;
 
 /// The receipts of the parts of one grant, in the order of the limits: of up to eight limits.
@@ -13,12 +15,12 @@ use crate::Receipt;
 /// ));
 /// let now = Timestamp::ZERO;
 /// let mut notes = Receipts::NONE;
-/// let mut receipt = limits.take_noted_at(now, 2, &mut notes)?;
-/// assert_eq!(limits.refund_noted_at(now, 2, &mut receipt, &notes), 2);
+/// let receipt = limits.take_noted_at(now, 2, &mut notes)?;
+/// assert_eq!(limits.refund_noted_at(now, 2, receipt, notes), 2);
 /// assert_eq!(limits.limits().0.available_at(now), 5);
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Receipts {
     receipts: [Receipt; Self::MOST],
     len: usize,
@@ -30,7 +32,7 @@ impl Receipts {
 
     /// Of no limit.
     pub const NONE: Self = Self {
-        receipts: [Receipt::NONE; Self::MOST],
+        receipts: [const { Receipt::NONE }; Self::MOST],
         len: 0,
     };
 
@@ -51,8 +53,8 @@ impl Receipts {
     pub(super) fn pop(&mut self) -> Option<(usize, Receipt)> {
         self.len = self.len.checked_sub(1)?;
         self.receipts
-            .get(self.len)
-            .map(|receipt| (self.len, *receipt))
+            .get_mut(self.len)
+            .map(|receipt| (self.len, mem::replace(receipt, Receipt::NONE)))
     }
 
     pub(super) const fn len(&self) -> usize {

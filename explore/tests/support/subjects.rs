@@ -1149,7 +1149,7 @@ impl Limiter for Sliding<u64> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.window.take_at(now, n)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
         self.window.refund_at(now, n, receipt)
     }
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -1299,7 +1299,7 @@ impl Limiter for Bare<'_> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, n)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: &mut Receipt) -> u32 {
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
         self.0.refund_at(now, n, receipt)
     }
     fn available_at(&self, now: Timestamp) -> u64 {

@@ -265,8 +265,12 @@ impl<S: Subject> World<S> {
             ),
             Op::Planned { now, n, slot } => {
                 let outcome = self.subject.with(|limiter| {
-                    let plan = limiter.peek_at(at(now), n)?;
-                    limiter.take_as_planned_at(at(now), n, plan)
+                    let Some(composable) = limiter.as_composable() else {
+                        limiter.peek_at(at(now), n)?;
+                        return limiter.take_at(at(now), n);
+                    };
+                    let plan = composable.plan_at(at(now), n)?;
+                    composable.take_as_planned_at(at(now), n, plan)
                 });
                 taken(slot, n, outcome)
             }
@@ -292,24 +296,21 @@ impl<S: Subject> World<S> {
                 Outcome::NOTHING
             }
             Op::Refund { now, n, slot } => match self.take(slot) {
-                Slot::Taken {
-                    n: held,
-                    mut receipt,
-                } => {
+                Slot::Taken { n: held, receipt } => {
                     let n = n.min(held);
-                    let back = self
+                    let refund = self
                         .subject
-                        .with(|limiter| limiter.refund_at(at(now), n, &mut receipt));
+                        .with(|limiter| limiter.refund_at(at(now), n, receipt));
                     if held > n {
                         self.put(
                             slot,
                             Slot::Taken {
                                 n: held - n,
-                                receipt,
+                                receipt: refund.rest,
                             },
                         );
                     }
-                    Outcome::back(back.into())
+                    Outcome::back(refund.permits.into())
                 }
                 other => {
                     self.put(slot, other);
@@ -365,8 +366,8 @@ impl Limiter for Fickle {
         Err(Denied::Refused { now, permits })
     }
 
-    fn peek_at(&self, _: Timestamp, _: u32) -> Result<Plan, Denied> {
-        Ok(Plan::NONE)
+    fn peek_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
+        Ok(())
     }
 
     fn available_at(&self, _: Timestamp) -> u64 {

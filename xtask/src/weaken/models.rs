@@ -427,8 +427,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: CONCURRENCY,
         within: "fn pass_on(&self",
-        text: "(available >= 0).then_some(available > 0)",
-        by: "Some(available > 0)",
+        text: "_ => PassedOn::No",
+        by: "_ => PassedOn::NoneAreFree",
         test: (
             "queue_handover",
             "what_is_released_after_a_lower_limit_is_handed_to_nobody",
@@ -437,8 +437,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: CONCURRENCY,
         within: "fn pass_on(&self",
-        text: "available > 0",
-        by: "false",
+        text: "1.. => PassedOn::OthersAreFree",
+        by: "1.. => PassedOn::NoneAreFree",
         test: (
             "queue_handover",
             "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
@@ -715,8 +715,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: TOKEN_BUCKET,
         within: "fn undo(&self",
-        text: "Err(_) => return 0",
-        by: "Err(_) => return n",
+        text: "Err(_) => return receipt.refunded(0)",
+        by: "Err(_) => return receipt.refunded(n)",
         test: (
             "refunds",
             "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
@@ -1118,8 +1118,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn give_back<T>(",
-        text: "watched != Some(false)",
-        by: "watched.is_none()",
+        text: "Waiting::Yes => self.grant(key, true)",
+        by: "Waiting::Yes => {}",
         test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
     // No second question to the limiter; or one past those who wait.
@@ -1514,8 +1514,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "Drop for Refund<",
-        text: "((), None)",
-        by: "((), Some(false))",
+        text: "((), Waiting::Unknown)",
+        by: "((), Waiting::No)",
         test: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
     },
     // Those who wait for all to come back are forgotten, or told too early.

@@ -220,8 +220,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: KEYED_QUEUE,
         within: "fn refund_at(",
-        text: "refund_at(now, n, receipt), None)",
-        by: "refund_at(now, n, receipt), Some(false))",
+        text: "Waiting::Unknown",
+        by: "Waiting::No",
         test: (
             "corners",
             "what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key",
