@@ -165,7 +165,7 @@ impl<W: Word> Stamped<W> {
 
     /// Whether stamps may have come around between the grant of a receipt and `now`: the stamp that
     /// the receipt notes may then be a newer one's.
-    pub(crate) fn is_outlived(&self, grid: &Grid, receipt: Receipt, now: Timestamp) -> bool {
+    pub(crate) fn is_outlived(&self, grid: &Grid, receipt: &Receipt, now: Timestamp) -> bool {
         let taken_at = grid.index(Timestamp::from_nanos(receipt.time()));
         self.comes_around(grid.index(now).saturating_sub(taken_at))
     }
