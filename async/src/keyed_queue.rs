@@ -39,9 +39,9 @@ use crate::wait_queue::{MAX_SHARDS, WaitQueue, earliest};
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;
-/// use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
+/// use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
 ///
-/// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+/// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
 /// let downloads: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
 /// futures_executor::block_on(async {
 ///     let alice = downloads.acquire("alice", 1).await?;
@@ -68,12 +68,12 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// static CLOCK: ManualClock = ManualClock::new();
-    /// static QUEUE: KeyedQueue<Keyed<Concurrency, [Line; 64]>, &ManualClock> =
+    /// static QUEUE: KeyedQueue<Keyed<ConcurrencyRules, [Line; 64]>, &ManualClock> =
     ///     KeyedQueue::new(
     ///         Keyed::new(
-    ///             Concurrency::new(1),
+    ///             ConcurrencyRules::new(1),
     ///             [const { Line::new() }; 64],
     ///             Seed::new(),
     ///         ),
@@ -108,8 +108,8 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, Waited};
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let queue = queue.with_hook(|waited: &Waited| {
     ///     println!("{:?} after {:?}", waited.outcome, waited.time);
@@ -134,8 +134,8 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = futures_executor::block_on(queue.acquire("alice", 2))?;
     /// assert_eq!(lease.permits(), 2);
@@ -149,8 +149,8 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::{Acquire, KeyedQueue};
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1, 5))?;
     /// assert_eq!(some.permits(), 2);
@@ -170,8 +170,8 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = queue.try_acquire("alice", 2)?;
     /// assert!(queue.try_acquire("alice", 1).is_err() && queue.try_acquire("bob", 1).is_ok());
@@ -191,10 +191,10 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// assert_eq!(queue.change(|table| table.limits()[0].set_limit(5)), Ok(2));
+    /// assert_eq!(queue.change(|table| table.rules()[0].set_limit(5)), Ok(2));
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
         self.wait_queue.change(|source| change(&source.0))
@@ -206,10 +206,10 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
 ///
 /// ```
 /// use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-/// use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
+/// use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
 /// use std::sync::Arc;
 ///
-/// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+/// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
 /// let queue: Arc<KeyedQueue<_, _>> =
 ///     Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
 /// let lease = futures_executor::block_on(Acquire::new(
@@ -227,8 +227,8 @@ pub struct QueueKey<P>(QueueKeyLimiter<P>);
 ///
 /// ```
 /// # use portcullis_async::KeyedQueue;
-/// # use portcullis_core::{Concurrency, Keyed, Limiter, Line, ManualClock, Seed, Timestamp};
-/// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+/// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed, Timestamp};
+/// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
 /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
 /// assert_eq!(queue.key("alice").available_at(Timestamp::ZERO), 2);
 /// ```
@@ -264,8 +264,9 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Line, ManualClock, Seed, Timestamp};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed};
+    /// # use portcullis_core::Timestamp;
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert_eq!(QueueKey::new(&queue, "alice").available_at(Timestamp::ZERO), 2);
     /// ```
@@ -283,8 +284,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{Concurrency, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(Concurrency::new(2), Line::for_keys(1_000), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert!(QueueKey::of(&queue, 0, "alice").is_some());
     /// assert!(QueueKey::of(&queue, 1, "alice").is_none());

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use allocations::allocations;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, LimiterExt, Line, ManualClock,
-    MonotonicClock, QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, ConcurrencyRules, FixedWindow, Keyed, Limiter, LimiterExt, Line,
+    ManualClock, MonotonicClock, QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 
 /// A timer that never wakes.
@@ -215,7 +216,7 @@ fn no_deadline_allocates_whatever_comes_of_it() {
 
 #[test]
 fn no_wait_for_a_key_allocates_however_many_keys_there_are() {
-    let table = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+    let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
     let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 99);
     let mut waits: Vec<_> = (0..200_u64)
         .map(|n| {

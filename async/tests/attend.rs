@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    AdjustableBucket, Carry, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed,
-    Timestamp, TokenBucket,
+    AdjustableBucket, Carry, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
+    TokenBucket,
 };
 use support::{Hand, SECOND, START, Shared, Task, available, now, permits, queue};
 
@@ -342,7 +342,7 @@ fn a_wait_whose_waker_uses_the_queue_is_woken_by_the_timer_as_well() {
 #[test]
 fn a_keyed_queue_has_one_timer_for_all_its_keys() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
     let queue: Arc<portcullis_async::KeyedQueue<_, Hand>> =

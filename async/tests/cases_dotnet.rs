@@ -15,9 +15,9 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Keyed, KeyedWord, Lease, Limiter, LimiterExt,
-    Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Refund, Retry, Seed, SlidingWindow,
-    Timestamp, TokenBucket,
+    Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Keyed, Lease, Limiter,
+    LimiterExt, Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Refund, Retry, Seed,
+    SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::{Hand, Task, now};
 
@@ -748,18 +748,22 @@ mod chained_limiter_tests {
 mod partitioned_rate_limiter_tests {
     use super::*;
 
-    type Partitions = Keyed<Concurrency, Box<[Line]>>;
-    type Tokens = Keyed<TokenBucket<KeyedWord>, Box<[Line]>>;
+    type Partitions = Keyed<ConcurrencyRules, Box<[Line]>>;
+    type Tokens = Keyed<TokenBucketRules, Box<[Line]>>;
 
     fn partitions(limit: u32, queue_limit: u64) -> KeyedQueue<Partitions, Hand> {
-        let table = Keyed::new(Concurrency::new(limit), Line::for_keys(100), Seed::new());
+        let table = Keyed::new(
+            ConcurrencyRules::new(limit),
+            Line::for_keys(100),
+            Seed::new(),
+        );
         KeyedQueue::new(table, Hand::new(), queue_limit)
     }
 
     fn tokens() -> KeyedQueue<Tokens, Hand> {
         let bucket = TokenBucket::builder(Rate::new(1, 100 * MILLI), 1)
             .stepwise()
-            .build_on()
+            .rules()
             .unwrap();
         KeyedQueue::new(
             Keyed::new(bucket, Line::for_keys(100), Seed::new()),

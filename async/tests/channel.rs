@@ -25,8 +25,8 @@ use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, PerItem, Queue, QueueKey, Refused, Rejected, ThreadTimer,
 };
 use portcullis_core::{
-    Concurrency, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate, Retry, Seed,
-    Timestamp, TokenBucket,
+    Concurrency, ConcurrencyRules, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate,
+    Retry, Seed, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, START, Task, available, now, queue, waker};
 
@@ -1574,7 +1574,7 @@ mod pointers {
 
     #[test]
     fn to_the_place_of_a_key() {
-        let table = || Keyed::new(Concurrency::new(1), Line::for_keys(1_000), Seed::new());
+        let table = || Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
         let queue: KeyedQueue<_, _> = KeyedQueue::new(table(), Hand::new(), 99);
         let (alice, from_alice) = channel(queue.key("alice"), places(2), PerItem);
         let (bob, from_bob) = channel(queue.key("bob"), places(2), PerItem);

@@ -8,8 +8,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Queue, Rejected, ThreadTimer, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Keyed, Lease, Limiter, Line, MonotonicClock, QueueLimiter, Receipt,
-    Retry, Seed, Timestamp,
+    Clock, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line, MonotonicClock,
+    QueueLimiter, Receipt, Retry, Seed, Timestamp,
 };
 use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 
@@ -108,7 +108,7 @@ fn a_head_that_gives_up_makes_way_for_those_that_fit() {
 
 #[test]
 fn what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key() {
-    let table = Keyed::new(Concurrency::new(2), Line::for_keys(100), Seed::new());
+    let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(100), Seed::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(table, Hand::new(), 9);
     let mut held = now(queue.acquire("a", 2)).unwrap();
     let [one, other] = [1, 1].map(|n| Task::waiting(queue.acquire("a", n)));

@@ -6,7 +6,9 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_async::{Hook, Order, Outcome, Queue, Rejected, Waited};
-use portcullis_core::{Concurrency, Keyed, Line, QueueLimiter, Rate, Seed, Timestamp, TokenBucket};
+use portcullis_core::{
+    Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate, Seed, Timestamp, TokenBucket,
+};
 use support::{Hand, Task, now, permits};
 
 /// Keeps what it is told.
@@ -234,7 +236,7 @@ fn one_that_panics_loses_nothing() {
 #[test]
 fn a_keyed_queue_tells_as_well() {
     let told = Told::default();
-    let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
+    let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
     let queue: portcullis_async::KeyedQueue<_, _> =
         portcullis_async::KeyedQueue::new(table, Hand::new(), 9);
     let queue = queue.with_hook(Tells(&told));

@@ -19,8 +19,8 @@ use portcullis_async::{
     KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected,
 };
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed,
-    Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, Carry, Clock, Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate,
+    Retry, Seed, Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, START, Task, available, now, permits, queue, waker};
 use tokio::io as tokio_io;
@@ -1603,7 +1603,7 @@ mod pointers {
             ),
             (10, 10, 1)
         );
-        let table = Keyed::new(Concurrency::new(10), Line::for_keys(100), Seed::new());
+        let table = Keyed::new(ConcurrencyRules::new(10), Line::for_keys(100), Seed::new());
         let keyed: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 0));
         let held = keyed.try_acquire("bob", 10).unwrap();
         let of = |key| {

@@ -19,8 +19,9 @@ use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, Outcome, QueueKey, Rejected, ThreadTimer, Waited,
 };
 use portcullis_core::{
-    AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedWord, Keys, Lease,
-    Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Keyed,
+    KeyedArray, Keys, Lease, Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp,
+    TokenBucket, TokenBucketRules,
 };
 use support::{Hand, START, Task, now, permits, waker};
 
@@ -62,34 +63,38 @@ const WINDOW: Duration = Duration::from_secs(10);
 struct Words;
 
 impl Kind for Words {
-    type Permits = Keyed<Concurrency, Box<[Line]>>;
-    type Tokens = Keyed<TokenBucket<KeyedWord>, Box<[Line]>>;
-    type Windows = Keyed<FixedWindow<KeyedWord>, Box<[Line]>>;
+    type Permits = Keyed<ConcurrencyRules, Box<[Line]>>;
+    type Tokens = Keyed<TokenBucketRules, Box<[Line]>>;
+    type Windows = Keyed<FixedWindowRules, Box<[Line]>>;
 
     fn permits(limit: u32) -> Self::Permits {
-        Keyed::new(Concurrency::new(limit), Line::for_keys(KEYS), Seed::new())
+        Keyed::new(
+            ConcurrencyRules::new(limit),
+            Line::for_keys(KEYS),
+            Seed::new(),
+        )
     }
 
     fn set_limit(table: &Self::Permits, limit: u32) {
-        table.limits()[0].set_limit(limit).unwrap();
+        table.rules()[0].set_limit(limit).unwrap();
     }
 
     fn tokens(burst: u64) -> Self::Tokens {
         let bucket = TokenBucket::builder(Rate::per_second(1), burst)
-            .build_on()
+            .rules()
             .unwrap();
         Keyed::new(bucket, Line::for_keys(KEYS), Seed::new())
     }
 
     fn fast() -> Self::Tokens {
         let bucket = TokenBucket::builder(Rate::per_second(1_000), 1)
-            .build_on()
+            .rules()
             .unwrap();
         Keyed::new(bucket, Line::for_keys(KEYS), Seed::new())
     }
 
     fn windows(limit: u64) -> Self::Windows {
-        let window = FixedWindow::builder(limit, WINDOW).build_on().unwrap();
+        let window = FixedWindow::builder(limit, WINDOW).rules().unwrap();
         Keyed::new(window, Line::for_keys(KEYS), Seed::new())
     }
 }
@@ -1654,7 +1659,7 @@ impl BuildHasher for Halves {
 
 #[test]
 fn keys_at_one_address_share_the_limit_and_the_line() {
-    let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Halves(0));
+    let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Halves(0));
     let queue = queue(table, 2);
     let held = hold(&queue, 8, 1);
     let [first, mut second] = [9, 8].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
@@ -1684,7 +1689,11 @@ fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
 
 #[test]
 fn a_key_that_finds_no_entry_waits_until_one_is_free() {
-    let table = Keyed::new(Concurrency::new(1), [const { Line::new() }; 1], Seed::new());
+    let table = Keyed::new(
+        ConcurrencyRules::new(1),
+        [const { Line::new() }; 1],
+        Seed::new(),
+    );
     let queue = queue(table, 9);
     let mut held = crowded(&queue);
     assert_eq!(held.len(), 8);
@@ -1709,7 +1718,11 @@ fn a_key_that_finds_no_entry_waits_until_one_is_free() {
 
 #[test]
 fn a_key_that_found_no_entry_has_one_asked_for_by_its_timer() {
-    let table = Keyed::new(Concurrency::new(1), [const { Line::new() }; 1], Seed::new());
+    let table = Keyed::new(
+        ConcurrencyRules::new(1),
+        [const { Line::new() }; 1],
+        Seed::new(),
+    );
     let queue = queue(table, 9);
     let mut driver = Task::waiting(queue.drive());
     let mut held = crowded(&queue);
@@ -1726,7 +1739,11 @@ fn a_key_that_found_no_entry_has_one_asked_for_by_its_timer() {
 
 #[test]
 fn a_key_that_finds_no_entry_and_no_room_to_wait_is_told_to_ask_again() {
-    let table = Keyed::new(Concurrency::new(1), [const { Line::new() }; 1], Seed::new());
+    let table = Keyed::new(
+        ConcurrencyRules::new(1),
+        [const { Line::new() }; 1],
+        Seed::new(),
+    );
     let queue = queue(table, 0);
     let _held = crowded(&queue);
     assert_eq!(
@@ -1741,7 +1758,7 @@ fn a_key_that_finds_no_entry_and_no_room_to_wait_is_told_to_ask_again() {
 #[test]
 fn a_key_with_waits_keeps_its_entry_whoever_else_comes() {
     let bucket = TokenBucket::builder(Rate::per_minute(1), 1)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let queue = queue(
         Keyed::new(bucket, [const { Line::new() }; 2], Seed::new()),
@@ -1774,7 +1791,7 @@ fn a_key_has_a_line_for_each_limit() {
     const READ: usize = 0;
     const WRITE: usize = 1;
     let table = Keyed::with_limits(
-        [Concurrency::new(2), Concurrency::new(1)],
+        [ConcurrencyRules::new(2), ConcurrencyRules::new(1)],
         Line::for_keys(100),
         Seed::new(),
     );
@@ -1809,12 +1826,9 @@ fn a_key_has_a_line_for_each_limit() {
 #[test]
 fn a_queue_in_a_static_attends_to_itself() {
     static HAND: Hand = Hand::new();
-    static QUEUE: KeyedQueue<Keyed<TokenBucket<KeyedWord>, [Line; 8]>, &Hand> = KeyedQueue::new(
+    static QUEUE: KeyedQueue<Keyed<TokenBucketRules, [Line; 8]>, &Hand> = KeyedQueue::new(
         Keyed::new(
-            match TokenBucket::builder(Rate::per_second(1), 1).build_on() {
-                Ok(bucket) => bucket,
-                Err(_) => panic!("does not fit"),
-            },
+            TokenBucketRules::new(Rate::per_second(1), 1),
             [const { Line::new() }; 8],
             Seed::new(),
         ),

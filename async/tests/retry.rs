@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Limiter, Line, QueueLimiter, Rate,
-    Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, Limiter, Line, QueueLimiter, Rate, Retry, Seed,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
 
@@ -333,7 +333,7 @@ fn a_refund_makes_it_earlier() {
 #[test]
 fn of_a_key_those_who_wait_for_it_alone_count() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(table, Hand::new(), 2);

@@ -23,7 +23,7 @@ use portcullis_async::{
     Rejected, SinkError, Waited,
 };
 use portcullis_core::{
-    Clock, Concurrency, Keyed, KeyedWord, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
+    Clock, Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
     TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, Task, available, newest_first, now, permits, queue, waker};
@@ -250,7 +250,7 @@ mod at_a_rate {
     #[test]
     fn each_key_has_its_own() {
         let bucket = TokenBucket::builder(Rate::per_second(10), 1)
-            .build_on::<KeyedWord>()
+            .rules()
             .unwrap();
         let table = Keyed::new(bucket, Line::for_keys(100), Seed::new());
         let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 9));
@@ -941,7 +941,7 @@ mod sinks {
     fn whatever_the_pointer_to_the_queue() {
         static QUEUE: LazyLock<Manual> = LazyLock::new(|| queue(Concurrency::new(1), 0));
         let shared = Arc::new(queue(Concurrency::new(1), 0));
-        let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
+        let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
         let keyed: KeyedQueue<_, _> = KeyedQueue::new(table, Hand::new(), 0);
         let items = || stream::iter((0..3).map(Ok));
         let mut kept = [const { Vec::new() }; 3];

@@ -11,9 +11,9 @@ use core::time::Duration;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow,
-    Counted, Denied, FixedWindow, Keyed, KeyedWord, LeaseId, LeasePool, Limiter, LimiterExt, Line,
+    Counted, Denied, FixedWindow, Keyed, LeaseId, LeasePool, Limiter, LimiterExt, Line,
     ManualClock, Penalty, Rate, Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited, Word,
+    TokenBucket, TokenBucketRules, Unlimited, Word,
 };
 
 /// Operations in a bench.
@@ -74,9 +74,9 @@ fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
 }
 
 fn adjustable<W: Word>(burst: u64) -> AdjustableBucket<W> {
-    TokenBucket::builder(Rate::per_second(1_000), burst)
+    AdjustableBucket::builder(Rate::per_second(1_000), burst)
         .debt(burst)
-        .build_adjustable_on()
+        .build_on()
         .expect("settings that fit")
 }
 
@@ -288,12 +288,12 @@ fn deny_all_of_3(case: Case<Three>) -> u64 {
     ask_three(&case)
 }
 
-type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>>;
+type Table = Keyed<TokenBucketRules, Box<[Line]>>;
 
 /// Half full with a thousand keys, under a seed that is always the same.
 fn no_keys(burst: u64) -> Case<Table> {
     plenty(Keyed::new(
-        bucket(burst),
+        TokenBucketRules::new(Rate::per_second(1_000), burst),
         Line::for_keys(1_000),
         Seed::new(),
     ))

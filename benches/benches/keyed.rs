@@ -6,15 +6,15 @@ use core::time::Duration;
 use std::hash::RandomState;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use portcullis_core::{Keyed, KeyedWord, Line, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Keyed, Line, Rate, Timestamp, TokenBucket, TokenBucketRules};
 
 use crate::support::{Pressure, bench, group};
 
-type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>, RandomState>;
+type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
 
 fn table(rate: Rate, burst: u64, keys: usize) -> Table {
     let limit = TokenBucket::builder(rate, burst)
-        .build_on()
+        .rules()
         .expect("settings that fit");
     Keyed::new(limit, Line::for_keys(keys), RandomState::new())
 }

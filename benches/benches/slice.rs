@@ -7,15 +7,15 @@ use core::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use crossbeam_utils::CachePadded;
-use portcullis_core::{Rate, SlicedBucket, Timestamp, TokenBucket};
+use portcullis_core::{Rate, SlicedBucket, Timestamp};
 
 use crate::support::{Pressure, bench, bench_owned, group};
 
 fn bucket(rate: Rate, burst: u64) -> CachePadded<SlicedBucket> {
     // At the highest rate the word comes around every two minutes, so that the bucket must not
     // start from zero.
-    let settings = TokenBucket::builder(rate, burst).origin(Timestamp::from_nanos(1 << 40));
-    CachePadded::new(settings.build_sliced().expect("settings that fit"))
+    let settings = SlicedBucket::builder(rate, burst).origin(Timestamp::from_nanos(1 << 40));
+    CachePadded::new(settings.build().expect("settings that fit"))
 }
 
 fn slice(criterion: &mut Criterion) {

@@ -17,10 +17,10 @@
 
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied,
-    FixedWindow, Lease, LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow, StaleId, Timestamp,
-    TokenBucket, Unlimited,
+    FixedWindow, FixedWindowRules, Lease, LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow,
+    StaleId, Timestamp, TokenBucket, TokenBucketRules, Unlimited,
 };
-use portcullis_core::{KeyLimiter, Keyed, KeyedWord, Line};
+use portcullis_core::{KeyLimiter, Keyed, Line};
 
 macro_rules! acquires {
     ($($name:ident: $limiter:ty;)*) => {$(
@@ -65,8 +65,8 @@ acquires! {
 
 // A key's limiter, its hash behind it.
 acquires! {
-    keyed_bucket_acquire: KeyLimiter<'static, Keyed<TokenBucket<KeyedWord>, &'static [Line]>>;
-    keyed_window_acquire: KeyLimiter<'static, Keyed<FixedWindow<KeyedWord>, &'static [Line]>>;
+    keyed_bucket_acquire: KeyLimiter<'static, Keyed<TokenBucketRules, &'static [Line]>>;
+    keyed_window_acquire: KeyLimiter<'static, Keyed<FixedWindowRules, &'static [Line]>>;
 }
 
 macro_rules! drops {

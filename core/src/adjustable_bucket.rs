@@ -32,24 +32,25 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
+use crate::bucket_settings::BucketSettings;
 use crate::grid::Grid;
-use crate::lattice::{Lattice, Terms, left};
+use crate::lattice::{Lattice, Terms, used_after};
 use crate::limiter::queue_limiter::replenishing;
-use crate::live::{Live, Noted, When};
+use crate::live::{LONGEST_STALENESS, Live, Noted, When};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
     Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry,
-    Timestamp, TokenBucket,
+    SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate and burst can be changed while others take from it, and that can be
 /// reserved from ahead of time.
 ///
-/// It decides exactly as a [`TokenBucket`] does, on the settings of the moment. What was earned
-/// before a change is settled at the old rate, to the fraction of a permit.
+/// It decides exactly as a [`TokenBucket`](crate::TokenBucket) does, on the settings of the moment.
+/// What was earned before a change is settled at the old rate, to the fraction of a permit.
 ///
 /// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each
 /// moment, and what [`Carry`] adds in a change. However often the settings are changed at one
@@ -85,11 +86,11 @@ use crate::{
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
 ///
-/// static LIMIT: AdjustableBucket = match TokenBucket::builder(Rate::per_second(10), 2)
+/// static LIMIT: AdjustableBucket = match AdjustableBucket::builder(Rate::per_second(10), 2)
 ///     .debt(20)
-///     .build_adjustable()
+///     .build()
 /// {
 ///     Ok(limit) => limit,
 ///     Err(_) => panic!("does not fit"),
@@ -180,44 +181,39 @@ impl AdjustableBucket {
         ///
         /// # Panics
         ///
-        /// Where
-        /// [`TokenBucketBuilder::build_adjustable`](crate::TokenBucketBuilder::build_adjustable)
-        /// would return an error; in a constant or a static, that is a compile error.
+        /// Where [`AdjustableBucketBuilder::build`] would return an error; in a constant or a
+        /// static, that is a compile error.
         ///
         /// ```
         /// use portcullis_core::{AdjustableBucket, Rate};
         /// static LIMIT: AdjustableBucket = AdjustableBucket::new(Rate::per_second(1_000), 100);
         /// ```
         pub const fn new(rate: Rate, burst: u64) -> Self {
-            match TokenBucket::builder(rate, burst).build_adjustable() {
+            match Self::builder(rate, burst).build() {
                 Ok(bucket) => bucket,
                 Err(error) => error.refuse(),
             }
         }
     }
+
+    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10).build()?;
+    /// assert_eq!(bucket.burst(), 10);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(rate: Rate, burst: u64) -> AdjustableBucketBuilder {
+        let mut settings = BucketSettings::new(rate, burst);
+        settings.terms.adjustable = Some(LONGEST_STALENESS);
+        AdjustableBucketBuilder { settings }
+    }
 }
 
 impl<W: Word> AdjustableBucket<W> {
-    const_unless_loom! {
-        pub(crate) const fn from_terms(
-            terms: Terms,
-            lattice: &Lattice,
-            ticks: Grid,
-            start: Timestamp,
-            used: u64,
-        ) -> Self {
-            let late = terms.late(lattice, ticks.step());
-            let live = Live::new(as_settings(lattice, late), used, ticks.index(start), late);
-            #[cfg(not(loom))]
-            let forgotten = [const { AtomicWord::new(0) }; FORGOTTEN];
-            #[cfg(loom)]
-            let forgotten = core::array::from_fn(|_| AtomicWord::new(0));
-            Self { live, ticks, terms, forgotten }
-        }
-    }
-
     /// Bits of the lattice.
-    pub(crate) const BITS: u32 = Live::<SETTINGS, W>::STATE_BITS;
+    const BITS: u32 = Live::<SETTINGS, W>::STATE_BITS;
     const USED: u64 = Live::<SETTINGS, W>::STATE;
     const OWED: u64 = Live::<SETTINGS, W>::MARK;
 
@@ -254,7 +250,7 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would
     /// be due after `max_wait`, or if more than the [declared
-    /// debt](crate::TokenBucketBuilder::debt) would be owed. Nothing has changed then. (Its
+    /// debt](AdjustableBucketBuilder::debt) would be owed. Nothing has changed then. (Its
     /// [`retry`](Limiter::retry) is when the permits could be taken without a wait.)
     ///
     /// # Cost
@@ -263,10 +259,10 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 1)
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(10), 1)
     ///     .debt(9)
-    ///     .build_adjustable()
+    ///     .build()
     ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_millis(150));
     /// let due = |reserved: portcullis_core::Reservation<&_>| {
@@ -288,7 +284,8 @@ impl<W: Word> AdjustableBucket<W> {
         Reservation::reserve_at(self, now, n, max_wait)
     }
 
-    /// Takes `n` permits at `now` even if they are not available: see [`TokenBucket::force_at`].
+    /// Takes `n` permits at `now` even if they are not available: see
+    /// [`TokenBucket::force_at`](crate::TokenBucket::force_at).
     ///
     /// # Errors
     ///
@@ -297,10 +294,10 @@ impl<W: Word> AdjustableBucket<W> {
     /// then.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3)
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(10), 3)
     ///     .debt(5)
-    ///     .build_adjustable()
+    ///     .build()
     ///     .unwrap();
     /// assert!(bucket.force_at(Timestamp::ZERO, 8).is_ok());
     /// assert!(bucket.force_at(Timestamp::ZERO, 1).is_err());
@@ -584,15 +581,10 @@ impl<W: Word> AdjustableBucket<W> {
                 let position = tick.wrapping_mul(setting(GAIN)) & Self::USED;
                 let (used, full) = (word & Self::USED, setting(FULL));
                 let denied = Err(Denied::Exhausted { now, permits: n });
-                let left = left!(
-                    position,
-                    used,
-                    price,
-                    full,
-                    Self::USED,
-                    setting(BEHIND),
-                    break 'told denied
-                );
+                let behind = || setting(BEHIND);
+                let Some(left) = used_after(position, used, price, full, Self::USED, behind) else {
+                    break 'told denied;
+                };
                 if n == 0 {
                     break 'told Ok(Receipt::NONE);
                 }
@@ -823,6 +815,7 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     /// was given back out of turn, the bucket has owed permits since, the receipt is older than
     /// about half the [`horizon`](Self::horizon), or another call is changing settings or giving
     /// back at this moment.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(now, n, receipt, false)
     }
@@ -846,6 +839,192 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 
 replenishing!([W: Word] AdjustableBucket<W>);
 
+/// Settings of an [`AdjustableBucket`]; from [`AdjustableBucket::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+///
+/// // Up to 20 permits may be reserved ahead of time.
+/// let bucket = AdjustableBucket::builder(Rate::per_second(10), 2).debt(20).build()?;
+/// let wait = Duration::from_secs(2);
+/// let due = bucket.reserve_at(Timestamp::ZERO, 2, wait).map(|reserved| reserved.due());
+/// assert_eq!(due, Ok(Timestamp::ZERO));
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct AdjustableBucketBuilder {
+    settings: BucketSettings,
+}
+
+impl AdjustableBucketBuilder {
+    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
+    /// burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(4)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.settings.initial = permits;
+        self
+    }
+
+    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// [`Timestamp::ZERO`].
+    ///
+    /// An earlier `now`, by up to the staleness, is told no more than this one would be.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
+    /// let start = Timestamp::from_secs(60);
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .origin(start)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(start), 0);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.settings.origin = origin;
+        self
+    }
+
+    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
+    /// the [`origin`](Self::origin); steps stay as long as they are built, whatever rate is set
+    /// later. Default: continuously. The bound is then that of a [stepwise token
+    /// bucket](crate::TokenBucketBuilder::stepwise).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .stepwise()
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn stepwise(mut self) -> Self {
+        self.settings.terms.stepwise = true;
+        self
+    }
+
+    /// The permits that may be owed after [`AdjustableBucket::reserve_at`] or
+    /// [`AdjustableBucket::force_at`]. Default: 0.
+    ///
+    /// **Bound** of a bucket with a debt: what is forced may exceed the type's by the debt.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .debt(4)
+    ///     .build()?;
+    /// assert!(bucket.force_at(Timestamp::ZERO, 14).is_ok());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn debt(mut self, permits: u64) -> Self {
+        self.settings.terms.debt = permits;
+        self
+    }
+
+    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
+    /// tick brings a farther horizon.
+    ///
+    /// Default: the finest of 1 µs, 10 µs, ... 10 s (from 1 ns up with a 32-bit word) whose horizon
+    /// is an hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more than a
+    /// sixteenth of that: what is reserved is due at a whole tick, and counts up to there.
+    ///
+    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, AdjustableBucket};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.settings.terms.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, AdjustableBucket};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
+    ///     .staleness(Duration::from_secs(60))
+    ///     .build()?;
+    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.settings.terms.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// The bucket, on the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: as
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build), in the 52 bits that the
+        /// lattice has (26 of a 32-bit word).
+        ///
+        /// ```
+        /// # use portcullis_core::{AdjustableBucket, Rate, Setting, SettingsError};
+        /// let settings = AdjustableBucket::builder(Rate::per_second(5), 10).initial(11);
+        /// let refused = settings.build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
+        /// ```
+        pub const fn build(self) -> Result<AdjustableBucket, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// The bucket on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::{AdjustableBucket, Rate};
+        /// let bucket: AdjustableBucket<u32> =
+        ///     AdjustableBucket::builder(Rate::per_second(5), 10).build_on()?;
+        /// assert_eq!(bucket.tick().as_micros(), 100);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
+            let BucketSettings { terms, origin, .. } = self.settings;
+            let (lattice, ticks, used) = match self.settings.start(AdjustableBucket::<W>::BITS) {
+                Ok(start) => start,
+                Err(error) => return Err(error),
+            };
+            let late = terms.late(&lattice, ticks.step());
+            let live = Live::new(as_settings(&lattice, late), used, ticks.index(origin), late);
+            #[cfg(not(loom))]
+            let forgotten = [const { AtomicWord::new(0) }; FORGOTTEN];
+            #[cfg(loom)]
+            let forgotten = core::array::from_fn(|_| AtomicWord::new(0));
+            Ok(AdjustableBucket { live, ticks, terms, forgotten })
+        }
+    }
+}
+
 /// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at
 /// [`due`](Self::due), and not before.
 ///
@@ -853,11 +1032,11 @@ replenishing!([W: Word] AdjustableBucket<W>);
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Rate, Timestamp, TokenBucket};
+/// use portcullis_core::{AdjustableBucket, Rate, Timestamp};
 ///
-/// let bucket = TokenBucket::builder(Rate::per_second(10), 2)
+/// let bucket = AdjustableBucket::builder(Rate::per_second(10), 2)
 ///     .debt(9)
-///     .build_adjustable()
+///     .build()
 ///     .unwrap();
 /// let (at, wait) = (Timestamp::from_millis, Duration::from_secs(9));
 /// bucket.try_acquire_at(at(0), 2)?;
@@ -926,10 +1105,10 @@ where
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3)
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(10), 3)
     ///     .debt(9)
-    ///     .build_adjustable()
+    ///     .build()
     ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_secs(9));
     /// bucket.try_acquire_at(now, 3)?;

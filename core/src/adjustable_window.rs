@@ -874,6 +874,7 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
     /// moment, or the receipt is older than about half the [`horizon`](Self::horizon). A window
     /// that the first of them has started is then as if no request had, unless a change has made it
     /// one that some permits were used of.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);
         receipt.refunded(refunded)

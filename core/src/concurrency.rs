@@ -16,8 +16,14 @@
 //! `w` says that somebody waits. A release learns of it from the value that its fetch-add returns,
 //! at no further cost: in the order of the word's changes either it comes after the mark, and sees
 //! it, or before, and whoever waits, who looks for permits after having set the mark, sees those.
+//!
+//! Not a [`WordLimiter`](crate::word_limiter) with rules of its own: what comes back is added in
+//! one fetch-add, whatever the state is, where a limiter with rules reads the word and exchanges
+//! it; and that fetch-add and the take that finds the permits are a pair of release and acquire.
 
-use crate::judge::Judge;
+mod rules;
+
+pub use self::rules::ConcurrencyRules;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -384,54 +390,6 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
 
     fn held(&self) -> u64 {
         self.in_use().into()
-    }
-}
-
-/// A state is what is out; the limit is the limiter's own.
-impl<W: Word> Judge for Concurrency<W> {
-    const RELEASES: bool = true;
-
-    fn fresh(&self, _: Timestamp) -> u64 {
-        0
-    }
-
-    #[inline]
-    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
-        let limit = self.limit();
-        if n.max(1) > limit {
-            return Err(Denied::ExceedsCapacity {
-                permits: n,
-                capacity: limit,
-            });
-        }
-        if state + u64::from(n.max(1)) > limit.into() {
-            return Err(Denied::Exhausted { now, permits: n });
-        }
-        Ok((state + u64::from(n), Receipt::NONE))
-    }
-
-    fn refund(&self, state: u64, _: Timestamp, n: u32, _: &Receipt) -> Option<(u64, Receipt)> {
-        Some((state.checked_sub(n.into())?, Receipt::NONE))
-    }
-
-    fn available(&self, state: u64, _: Timestamp) -> u64 {
-        u64::from(self.limit()).saturating_sub(state)
-    }
-
-    fn idle(&self, state: u64, _: Timestamp) -> Idle {
-        if state == 0 { Idle::Now } else { Idle::InUse }
-    }
-
-    fn is_forgettable(&self, state: u64, _: Timestamp, _: Timestamp) -> bool {
-        state == 0
-    }
-
-    fn retry(&self, _: u64, denied: Denied) -> Retry {
-        Limiter::retry(self, denied)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit().into()
     }
 }
 

@@ -27,11 +27,13 @@
 //! back is as if no request had started it: the next one starts it again. So the next start comes
 //! after all that was granted, and at least a wait after the last start, however late those are who
 //! exceed. For a request that is not late, its own time is the later one.
+//!
+//! Not a [`WordLimiter`](crate::word_limiter) with rules of its own: a denial that starts a wait is
+//! an exchange as well, which no other limiter of one word has.
 
 use core::time::Duration;
 
 use crate::limiter::queue_limiter::replenishing;
-use crate::saved::saves;
 use crate::settings;
 use crate::stamped::{Started, bits, offset_bits};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -295,6 +297,50 @@ impl<W: Word> CooldownWindow<W> {
         Duration::from_nanos(self.started.grid.step())
     }
 
+    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
+    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
+    /// What is taken after this is forgotten.
+    ///
+    /// # Cost
+    ///
+    /// A load.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(60), 3).is_ok());
+    /// let saved = limit.state();
+    ///
+    /// // Awake again, 50 ms later.
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None).with_state(saved);
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(60_050), 1).is_err());
+    /// ```
+    pub fn state(&self) -> u64 {
+        self.state.load(Relaxed)
+    }
+
+    /// This window, in the [`state`](Self::state) that one with the same settings was in. Time has
+    /// to go on from the same origin: by a clock that runs through the sleep.
+    ///
+    /// Any number is a state: one from other settings, or damaged, grants at first less or more
+    /// than the one that was saved, but no more than a window of which nothing is taken.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let saved = CooldownWindow::new(3, Duration::from_secs(1), None).state();
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None).with_state(saved);
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[must_use]
+    pub fn with_state(mut self, state: u64) -> Self {
+        let (state, newest) = (state & W::MASK, self.newest.into());
+        let (count, end) = self.split(state);
+        self.state = AtomicWord::new(end | state & newest | count.min(self.mark()));
+        self
+    }
+
     fn span_of(&self, positions: u64) -> Duration {
         saturating_duration(u128::from(positions) * u128::from(self.started.grid.step()))
     }
@@ -480,7 +526,7 @@ impl<W: Word> CooldownWindow<W> {
         if self
             .started
             .layout
-            .is_outlived(&self.started.grid, receipt, now)
+            .is_outlived(&self.started.grid, &receipt, now)
         {
             return 0;
         }
@@ -501,17 +547,6 @@ impl<W: Word> CooldownWindow<W> {
     }
 }
 
-saves!(
-    CooldownWindow,
-    "3, Duration::from_secs(1), None",
-    state,
-    |window, state| {
-        let newest: u64 = window.newest.into();
-        let (count, end) = window.split(state);
-        end | state & newest | count.min(window.mark())
-    }
-);
-
 impl<W: Word> Limiter for CooldownWindow<W> {
     #[inline(always)]
     fn id(&self) -> Option<LimiterId> {
@@ -526,6 +561,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
     /// All of them, until the limit is exceeded or a newer window starts; then none. None either if
     /// the receipt is older than about half the [`horizon`](Self::horizon). If all that was taken
     /// in a window is given back, the next request starts it again.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);
         receipt.refunded(refunded)

@@ -78,6 +78,15 @@ pub enum Denied {
 }
 
 impl Denied {
+    /// More was asked for than there can be. That is less than `permits`, so it fits.
+    #[inline(always)]
+    pub(crate) const fn exceeding(permits: u32, capacity: u64) -> Self {
+        Self::ExceedsCapacity {
+            permits,
+            capacity: capacity as u32,
+        }
+    }
+
     /// When to come back, as `limiter` sees it now: see [`Limiter::retry`]. `limiter` is the one
     /// that denied.
     ///

@@ -1,33 +1,20 @@
-//! State: one word, `end | count` (see [`stamped`](crate::stamped)): the position at which the
-//! current window ends, and the permits taken in it.
-//!
-//! ```text
-//! on a grid                            started by the first request
-//!   |  window   |  window   |            first        end      first        end
-//! --+-----------+-----------+--        ----|-- window --|--------|-- window --|--
-//!   positions are window indices         positions are ticks
-//! ```
-//!
-//! Invariant: the count is what was granted in the window that ends at `end` and not given back,
-//! never more than the limit, and `end` never moves back. Two transitions: a take before `end` adds
-//! to the count; a take at or after it replaces both. A late `now` falls before `end`, and is
-//! counted in the newest window.
+//! A word that is judged by [`FixedWindowRules`], where the state and its transitions are
+//! described.
+
+mod rules;
 
 use core::time::Duration;
 
-use crate::grid::Grid;
-use crate::judge::Judge;
+pub use self::rules::FixedWindowRules;
 use crate::limiter::queue_limiter::replenishing;
-use crate::saved::saves;
 use crate::settings;
-use crate::stamped::{Stamped, Started};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::stamped::Started;
 use crate::sync::const_unless_loom;
-use crate::timestamp::saturating_duration;
-use crate::word::{AtomicWord, NativeWord, Word};
+use crate::word::{NativeWord, Word};
+use crate::word_limiter::WordLimiter;
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
-    Timestamp,
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Refund, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A fixed window: at most `limit` permits in each window.
@@ -77,15 +64,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct FixedWindow<W: Word = NativeWord> {
-    state: AtomicWord<W>,
-    layout: Stamped<W>,
-    /// From the position that starts a window to the one that ends it, as a stamp.
-    span: W,
-    /// Positions: windows, or the ticks that a start is rounded up to.
-    grid: Grid,
-    /// Whether the first request starts a window, and a start that lies within a position is
-    /// rounded up.
-    rounded: bool,
+    limiter: WordLimiter<FixedWindowRules<W>>,
 }
 
 impl FixedWindow {
@@ -177,11 +156,7 @@ impl<W: Word> FixedWindow<W> {
     /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let (count, _) = self.layout.current(
-            self.layout.stamp(self.grid.index(now)),
-            self.state.load(Relaxed),
-        );
-        self.limit() - count
+        self.limiter.available(now)
     }
 
     /// Whether all permits are available at `now`, and since when.
@@ -196,7 +171,7 @@ impl<W: Word> FixedWindow<W> {
     /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle(self.state.load(Relaxed), now)
+        self.limiter.idle(now)
     }
 
     /// The permits in each window.
@@ -207,7 +182,7 @@ impl<W: Word> FixedWindow<W> {
     /// assert_eq!(FixedWindow::new(3, Duration::from_secs(1)).limit(), 3);
     /// ```
     pub fn limit(&self) -> u64 {
-        self.layout.limit()
+        self.limiter.rules().limit()
     }
 
     /// How much older than the newest `now` another one may be for the bound to hold: at least one
@@ -221,7 +196,7 @@ impl<W: Word> FixedWindow<W> {
     /// );
     /// ```
     pub fn staleness(&self) -> Duration {
-        self.span_of(self.layout.staleness())
+        self.limiter.rules().staleness()
     }
 
     /// After how much idle time the word repeats: see the type's documentation.
@@ -235,7 +210,7 @@ impl<W: Word> FixedWindow<W> {
     /// );
     /// ```
     pub fn horizon(&self) -> Duration {
-        self.span_of(self.layout.range())
+        self.limiter.rules().horizon()
     }
 
     /// The grain that a window's start is rounded up to; on a grid, the window.
@@ -250,162 +225,53 @@ impl<W: Word> FixedWindow<W> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.grid.step())
+        self.limiter.rules().tick()
     }
 
-    fn span_of(&self, positions: u64) -> Duration {
-        saturating_duration(u128::from(positions) * u128::from(self.grid.step()))
-    }
-
-    #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if u64::from(n) > self.limit() {
-            return Err(self.exceeds(n));
-        }
-        let wanted = u64::from(n.max(1));
-        let stamp = self.layout.stamp(self.grid.index(now));
-        let end = stamp.wrapping_add(self.span.into()) & W::MASK;
-        let mut state = self.state.load(Relaxed);
-        loop {
-            // On a grid, a window that is on ends where one that begins now would. Any other end is
-            // further from it than the limit; and of one that is empty again it matters who started
-            // it, if not the grid.
-            let other = Stamped::<W>::count(state, end).wrapping_sub(1);
-            let from = if other < self.limit() - wanted {
-                state
-            } else if other < self.limit() {
-                return Err(Denied::Exhausted { now, permits: n });
-            } else if state == end && !self.rounded {
-                state
-            } else {
-                let span = self.span.into();
-                match Self::elsewhere(
-                    self.layout,
-                    self.grid,
-                    self.rounded,
-                    span,
-                    state,
-                    now,
-                    wanted,
-                ) {
-                    Some(from) => from,
-                    None => return Err(Denied::Exhausted { now, permits: n }),
-                }
-            };
-            let receipt = Receipt::dated(self.layout.split(from).1, now.as_nanos());
-            if n == 0 {
-                return Ok(receipt);
-            }
-            match self
-                .state
-                .compare_exchange_weak(state, from + wanted, Relaxed, Relaxed)
-            {
-                Ok(_) => return Ok(receipt),
-                Err(newer) => state = newer,
-            }
-        }
-    }
-
-    /// The limit is less than `n`, so it fits.
-    #[inline(always)]
-    fn exceeds(&self, n: u32) -> Denied {
-        Denied::ExceedsCapacity {
-            permits: n,
-            capacity: self.limit() as u32,
-        }
-    }
-
-    /// What a take of `wanted` counts from where the window in `state` does not end where one that
-    /// begins now would; `None` if there is no room.
+    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
+    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
+    /// What is taken after this is forgotten.
     ///
-    /// Apart from the hot path, and by value, so that the compiler sees that nothing here changes a
-    /// setting.
-    #[cold]
-    #[inline(never)]
-    fn elsewhere(
-        layout: Stamped<W>,
-        grid: Grid,
-        rounded: bool,
-        span: u64,
-        state: u64,
-        now: Timestamp,
-        wanted: u64,
-    ) -> Option<u64> {
-        let (position, into) = grid.split(now);
-        let stamp = layout.stamp(position);
-        let later = if rounded && into != 0 {
-            layout.stamp(1)
-        } else {
-            0
-        };
-        let begun = stamp.wrapping_add(span).wrapping_add(later) & W::MASK;
-        match layout.current(stamp, state) {
-            (count, Some(_)) if count + wanted > layout.limit() => None,
-            // All was given back, so nobody has started this window: it begins now, if it then ends
-            // later.
-            (0, Some(at)) if rounded && layout.ahead(begun, at).is_some() => Some(begun),
-            (_, Some(_)) => Some(state),
-            (_, None) => Some(begun),
+    /// # Cost
+    ///
+    /// A load.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1));
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(60), 3).is_ok());
+    /// let saved = limit.state();
+    ///
+    /// // Awake again, 50 ms later.
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1)).with_state(saved);
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(60_050), 1).is_err());
+    /// ```
+    pub fn state(&self) -> u64 {
+        self.limiter.state()
+    }
+
+    /// This window, in the [`state`](Self::state) that one with the same settings was in. Time has
+    /// to go on from the same origin: by a clock that runs through the sleep.
+    ///
+    /// Any number is a state: one from other settings, or damaged, grants at first less or more
+    /// than the one that was saved, but no more than a window of which nothing is taken.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let saved = FixedWindow::new(3, Duration::from_secs(1)).state();
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1)).with_state(saved);
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[must_use]
+    pub fn with_state(self, state: u64) -> Self {
+        let fitting = self.limiter.rules().fitting(state);
+        Self {
+            limiter: self.limiter.with_state(fitting),
         }
-    }
-
-    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
-    #[cold]
-    #[inline(never)]
-    fn retry_behind(&self, state: u64, now: Timestamp, permits: u32) -> Retry {
-        self.come_in(state, now, permits)
-            .map_or(Retry::Never, Retry::At)
-    }
-
-    /// When there will have been room for `permits`, more than the limit: what is left of the
-    /// window that is on, or of one that begins now, and then one window after the other.
-    fn come_in(&self, state: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
-        let (layout, limit) = (&self.layout, self.limit());
-        let (position, into) = self.grid.split(now);
-        let stamp = layout.stamp(position);
-        let span = layout.distance(self.span.into(), 0).unsigned_abs();
-        let begun = span + u64::from(self.rounded && into != 0);
-        let (count, end) = layout.split(state);
-        let ahead = layout.distance(stamp, end);
-        let (left, ahead) = match count {
-            _ if ahead >= 0 => (limit, begun),
-            // Nobody has started this window.
-            0 if self.rounded => (limit, begun.max(ahead.unsigned_abs())),
-            _ => (limit - count, ahead.unsigned_abs()),
-        };
-        let windows = (u64::from(permits) - left - 1).checked_div(limit)?;
-        self.grid.start(
-            position
-                .checked_add(ahead)?
-                .checked_add(windows.checked_mul(span)?)?,
-        )
-    }
-
-    /// Counts `n` permits back, if the window that they were counted in is still the newest one.
-    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let mut state = self.state.load(Relaxed);
-        while let Some((restored, rest)) = self.refund(state, now, n, &receipt) {
-            match self
-                .state
-                .compare_exchange_weak(state, restored, Relaxed, Relaxed)
-            {
-                Ok(_) => return rest.refunded(n),
-                Err(newer) => state = newer,
-            }
-        }
-        receipt.refunded(0)
     }
 }
-
-saves!(
-    FixedWindow,
-    "3, Duration::from_secs(1)",
-    state,
-    |window, state| {
-        let (count, end) = window.layout.split(state);
-        end | count.min(window.limit())
-    }
-);
 
 impl<W: Word> Limiter for FixedWindow<W> {
     #[inline(always)]
@@ -415,14 +281,25 @@ impl<W: Word> Limiter for FixedWindow<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.limiter.take(now, n)
+    }
+
+    #[inline]
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.plan(now, n).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
     }
 
     /// All of them, while nobody has been granted a permit in a newer window; else none. Where
     /// windows are started by the first request, one of which all is given back is started by the
     /// next request.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.undo(now, n, receipt)
+        self.limiter.refund(now, n, receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -438,129 +315,23 @@ impl<W: Word> Limiter for FixedWindow<W> {
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        Judge::retry(self, self.state.load(Relaxed), denied)
+        self.limiter.retry(denied)
+    }
+}
+
+impl<W: Word> Composable for FixedWindow<W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.limiter.plan(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.limiter.take_as_planned(now, n, plan)
     }
 }
 
 replenishing!([W: Word] FixedWindow<W>);
-
-impl<W: Word> Judge for FixedWindow<W> {
-    fn fresh(&self, now: Timestamp) -> u64 {
-        self.layout.stamp(self.grid.index(now))
-    }
-
-    #[inline]
-    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
-        if u64::from(n) > self.limit() {
-            return Err(self.exceeds(n));
-        }
-        let wanted = u64::from(n.max(1));
-        match Self::elsewhere(
-            self.layout,
-            self.grid,
-            self.rounded,
-            self.span.into(),
-            state,
-            now,
-            wanted,
-        ) {
-            Some(_) if n == 0 => Ok((state, Receipt::NONE)),
-            Some(from) => {
-                let receipt = Receipt::dated(self.layout.split(from).1, now.as_nanos());
-                Ok((from + wanted, receipt))
-            }
-            None => Err(Denied::Exhausted { now, permits: n }),
-        }
-    }
-
-    fn refund(
-        &self,
-        state: u64,
-        now: Timestamp,
-        n: u32,
-        receipt: &Receipt,
-    ) -> Option<(u64, Receipt)> {
-        let (count, end) = self.layout.split(state);
-        let counts = end == receipt.note()
-            && count >= n.into()
-            && !self.layout.is_outlived(&self.grid, receipt, now);
-        counts.then(|| {
-            let rest = Receipt::dated(receipt.note(), receipt.time());
-            (state - u64::from(n), rest)
-        })
-    }
-
-    fn available(&self, state: u64, now: Timestamp) -> u64 {
-        self.limit()
-            - self
-                .layout
-                .current(self.layout.stamp(self.grid.index(now)), state)
-                .0
-    }
-
-    fn idle(&self, state: u64, now: Timestamp) -> Idle {
-        let position = self.grid.index(now);
-        let (count, end) = self.layout.current(self.layout.stamp(position), state);
-        match (count, end) {
-            (0, None) => {
-                let passed = self
-                    .layout
-                    .distance(self.layout.stamp(position), self.layout.split(state).1);
-                Idle::Since(
-                    self.grid
-                        .start(position.saturating_add_signed(-passed))
-                        .unwrap_or(Timestamp::MAX),
-                )
-            }
-            (0, Some(_)) => Idle::Now,
-            _ => Idle::InUse,
-        }
-    }
-
-    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        // Not a window that is on, of which all was given back: who comes late may have had one
-        // before it.
-        let position = self.grid.index(now);
-        let stamp = self.layout.stamp(position);
-        let end = self.layout.split(state).1;
-        self.layout.ahead(stamp, end).is_some()
-            && self.layout.distance(stamp, end).cast_unsigned()
-                >= (position - self.grid.index(since)).min(self.layout.staleness())
-    }
-
-    fn retry(&self, state: u64, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else {
-            return Retry::Never;
-        };
-        if u64::from(permits) > self.limit() {
-            return self.retry_behind(state, now, permits);
-        }
-        let position = self.grid.index(now);
-        let stamp = self.layout.stamp(position);
-        let wanted = u64::from(permits.max(1));
-        let (counted, Some(end)) = self.layout.current(stamp, state) else {
-            return Retry::At(now);
-        };
-        if counted + wanted <= self.limit() {
-            return Retry::At(now);
-        }
-        // Who is too late need not wait for the end, if there is room in the window.
-        let room = self.layout.split(state).0 + wanted <= self.limit();
-        let wait = if room {
-            self.layout.too_late(stamp, end).cast_signed()
-        } else {
-            -self.layout.distance(stamp, end)
-        };
-        position
-            .checked_add_signed(wait)
-            .and_then(|end| self.grid.start(end))
-            .map_or(Retry::Never, Retry::At)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
-    }
-}
 
 /// Settings of a [`FixedWindow`]; from [`FixedWindow::builder`].
 ///
@@ -723,38 +494,64 @@ impl FixedWindowBuilder {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<FixedWindow<W>, SettingsError> {
-            let window = match settings::nanos(self.window, Setting::Window) {
-                Ok(nanos) => nanos,
+            match self.rules_on() {
+                Ok((rules, state)) => Ok(FixedWindow { limiter: WordLimiter::new(rules, state) }),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// The rules alone, for a [`Keyed`](crate::Keyed) table.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build), in the 43 bits that an entry of a table has for a state (20 on
+    /// targets without 64-bit atomics).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Keyed, Line, Seed};
+    /// let window = FixedWindow::builder(5, Duration::from_secs(1)).started_by_first_request();
+    /// let table = Keyed::new(window.rules()?, Line::for_keys(1_000), Seed::new());
+    /// assert_eq!(table.rules()[0].limit(), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn rules(self) -> Result<FixedWindowRules, SettingsError> {
+        match self.rules_on() {
+            Ok((rules, _)) => Ok(rules),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The rules, and the state of a window of which nothing is taken.
+    const fn rules_on<W: Word>(&self) -> Result<(FixedWindowRules<W>, u64), SettingsError> {
+        let window = match settings::nanos(self.window, Setting::Window) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let staleness = match settings::staleness_nanos(self.staleness) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let tick = match self.tick {
+            Some(tick) if self.started => match settings::nanos(tick, Setting::Tick) {
+                Ok(nanos) => Some(nanos),
                 Err(error) => return Err(error),
-            };
-            let staleness = match settings::staleness_nanos(self.staleness) {
-                Ok(nanos) => nanos,
-                Err(error) => return Err(error),
-            };
-            let tick = match self.tick {
-                Some(tick) if self.started => match settings::nanos(tick, Setting::Tick) {
-                    Ok(nanos) => Some(nanos),
-                    Err(error) => return Err(error),
-                },
-                _ => None,
-            };
-            let fitted = if self.started {
-                Started::new(self.limit, window, window, tick, staleness, self.origin)
-            } else {
-                Started::on_grid(self.limit, window, staleness, self.origin)
-            };
-            let started = match fitted {
-                Ok(started) => started,
-                Err(error) => return Err(error),
-            };
-            Ok(FixedWindow {
-                // No window is on: the last one ended with the origin.
-                state: AtomicWord::new(started.nothing_since(self.origin)),
-                span: started.span(window),
-                layout: started.layout,
-                grid: started.grid,
-                rounded: self.started,
-            })
+            },
+            _ => None,
+        };
+        let fitted = if self.started {
+            Started::new(self.limit, window, window, tick, staleness, self.origin)
+        } else {
+            Started::on_grid(self.limit, window, staleness, self.origin)
+        };
+        match fitted {
+            // No window is on: the last one ended with the origin.
+            Ok(started) => Ok((
+                FixedWindowRules::on(&started, window, self.started),
+                started.nothing_since(self.origin),
+            )),
+            Err(error) => Err(error),
         }
     }
 }

@@ -16,12 +16,12 @@ use crate::{
 /// [`KeyedArray`](crate::KeyedArray). Sealed.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Key, Keyed, Keys, Line, Seed};
+/// use portcullis_core::{ConcurrencyRules, Key, Keyed, Keys, Line, Seed};
 /// fn available<T: Keys>(table: &T, key: &str) -> u64 {
 ///     use portcullis_core::{Limiter, Timestamp};
 ///     Key::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
 /// }
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// assert_eq!(available(&table, "alice"), 3);
 /// ```
 pub trait Keys: sealed::Table {
@@ -34,10 +34,10 @@ pub trait Keys: sealed::Table {
 /// a key. The table's memory belongs to it alone. Sealed.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Keyed, Line, QueueKeys, Seed};
+/// use portcullis_core::{ConcurrencyRules, Keyed, Line, QueueKeys, Seed};
 /// fn waits(_: impl QueueKeys) {}
 /// waits(Keyed::new(
-///     Concurrency::new(3),
+///     ConcurrencyRules::new(3),
 ///     Line::for_keys(100),
 ///     Seed::new(),
 /// ));
@@ -100,10 +100,10 @@ pub(crate) mod sealed {
 /// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Keyed, Lease, Line, Seed, Timestamp};
+/// use portcullis_core::{ConcurrencyRules, Keyed, Lease, Line, Seed, Timestamp};
 ///
-/// static DOWNLOADS: Keyed<Concurrency, [Line; 64]> = Keyed::new(
-///     Concurrency::new(1),
+/// static DOWNLOADS: Keyed<ConcurrencyRules, [Line; 64]> = Keyed::new(
+///     ConcurrencyRules::new(1),
 ///     [const { Line::new() }; 64],
 ///     Seed::new(),
 /// );
@@ -126,8 +126,8 @@ impl<T: Table> Key<'_, T> {
     /// As the key's limiter, and [`Denied::Crowded`].
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};
-    /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(100), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
     /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
     /// assert!(
     ///     table
@@ -148,8 +148,8 @@ impl<'t, T> Key<'t, T> {
     /// The limiter at an address of the same table. (With another table's, it is some key's.)
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Key, Keyed, Limiter, Line, Seed, Timestamp};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Key, Keyed, Limiter, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// let address = table.key("alice").address();
     /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
     /// ```
@@ -161,8 +161,8 @@ impl<'t, T> Key<'t, T> {
     /// Where it is to be found.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert_eq!(table.key("alice").address(), table.key("alice").address());
     /// ```
     pub const fn address(&self) -> Address {
@@ -191,8 +191,8 @@ forward!([T: Table] Key<'_, T>);
 /// What a [`Key`] points to: the limiter itself.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Keyed, Limiter, Line, Seed, Timestamp};
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// let alice = *table.key("alice");
 /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
 /// ```

@@ -6,40 +6,49 @@ use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
 use core::time::Duration;
 
-use crate::judge::Judge;
 use crate::key::{self, Key, Keys, QueueKeys};
 use crate::line::{Address, Found, Held, Line};
+use crate::rules::{TableRules, Verdict};
 use crate::sync::const_unless_loom;
 use crate::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::{
-    Concurrency, Denied, FixedWindow, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp,
-    TokenBucket, Word,
-};
+use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 
-/// A limiter that a [`Keyed`] table can hold in one word for each key. Sealed.
+/// Rules that a [`Keyed`] table can have, of limiters whose state is one word for each key. Sealed.
 ///
-/// A token bucket or a fixed window on a [`KeyedWord`], or a concurrency limit.
+/// [`TokenBucketRules`](crate::TokenBucketRules), [`FixedWindowRules`](crate::FixedWindowRules) and
+/// [`ConcurrencyRules`](crate::ConcurrencyRules).
 ///
 /// ```
-/// use portcullis_core::{KeyedLimit, KeyedWord, Rate, TokenBucket};
-/// fn is_one(_: impl KeyedLimit) {}
-/// is_one(TokenBucket::builder(Rate::per_second(5), 10).build_on::<KeyedWord>()?);
-/// # Ok::<(), portcullis_core::SettingsError>(())
+/// use portcullis_core::{KeyedRules, Rate, TokenBucketRules};
+/// fn has_some(_: impl KeyedRules) {}
+/// has_some(TokenBucketRules::new(Rate::per_second(5), 10));
 /// ```
-pub trait KeyedLimit: Judge {}
+///
+/// A limiter has a word of its own, which no table would read. So it is no rules:
+///
+/// ```compile_fail,E0277
+/// # use portcullis_core::{KeyedRules, Rate, TokenBucket};
+/// # fn has_some(_: impl KeyedRules) {}
+/// has_some(TokenBucket::new(Rate::per_second(5), 10));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not rules that a table can have",
+    label = "a table has rules, and a word for each key",
+    note = "`TokenBucketRules`, `FixedWindowRules` and `ConcurrencyRules` are; builders make them by `rules()`",
+    note = "for limiters of any type, take a `KeyedArray`"
+)]
+pub trait KeyedRules: TableRules<Word = KeyedWord> {}
 
-impl KeyedLimit for TokenBucket<KeyedWord> {}
-impl KeyedLimit for FixedWindow<KeyedWord> {}
-impl<W: Word> KeyedLimit for Concurrency<W> {}
+impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
 /// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without
 /// allocation, 8 bytes an entry (4 on targets without 64-bit atomics).
 ///
-/// `L` is the limit that each key has, or one of `N` limits, chosen with each key (say, reads and
-/// writes of one user, or plans that differ). `M` is the storage, given by you: `[Line; 1024]` in a
-/// static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S` hashes the
-/// keys: a [`Seed`], or any `BuildHasher`. [`key`](Self::key) gives a limiter like any other: it
-/// can be one of [`AllOf`](crate::AllOf), wrapped, and asked for its retry time.
+/// `R` is the rules of each key's limit, or of one of `N` limits, chosen with each key (say, reads
+/// and writes of one user, or plans that differ). `M` is the storage, given by you: `[Line; 1024]`
+/// in a static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S`
+/// hashes the keys: a [`Seed`], or any `BuildHasher`. [`key`](Self::key) gives a limiter like any
+/// other: it can be one of [`AllOf`](crate::AllOf), wrapped, and asked for its retry time.
 ///
 /// **Bound.** Each key is granted no more than its limit promises, however many keys come, and
 /// whoever chooses them.
@@ -78,16 +87,10 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 /// places for a key, as in cuckoo hashing (Pagh and Rodler, 2001) without moving.
 ///
 /// ```
-/// use portcullis_core::{
-///     Keyed, KeyedWord, LimiterExt, Line, Rate, Seed, SettingsError, Timestamp,
-///     TokenBucket,
-/// };
+/// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
 ///
-/// static USERS: Keyed<TokenBucket<KeyedWord>, [Line; 1024]> = Keyed::new(
-///     match TokenBucket::builder(Rate::per_second(10), 2).build_on() {
-///         Ok(limit) => limit,
-///         Err(_) => panic!("does not fit"),
-///     },
+/// static USERS: Keyed<TokenBucketRules, [Line; 1024]> = Keyed::new(
+///     TokenBucketRules::new(Rate::per_second(10), 2),
 ///     [const { Line::new() }; 1024],
 ///     Seed::new(),
 /// );
@@ -101,30 +104,30 @@ impl<W: Word> KeyedLimit for Concurrency<W> {}
 /// assert!(alice.try_acquire_at(now, 1).is_err());
 /// assert!(USERS.key("bob").try_acquire_at(now, 1).is_ok());
 /// ```
-pub struct Keyed<L, M, S = Seed, const N: usize = 1> {
-    limits: [L; N],
+pub struct Keyed<R, M, S = Seed, const N: usize = 1> {
+    rules: [R; N],
     table: Table<M, S>,
 }
 
-impl<L, M, S> Keyed<L, M, S> {
+impl<R, M, S> Keyed<R, M, S> {
     const_unless_loom! {
-        /// A table in which each key has the limit `limit`.
+        /// A table in which each key has a limit by `rules`.
         ///
         /// ```
-        /// # use portcullis_core::{Concurrency, Keyed, Line, LimiterExt, Timestamp};
+        /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, LimiterExt, Timestamp};
         /// let seed = std::hash::RandomState::new();
-        /// let downloads = Keyed::new(Concurrency::new(1), Line::for_keys(1_000), seed);
+        /// let downloads = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), seed);
         /// let alice = downloads.key("alice");
         /// let first = alice.try_acquire_at(Timestamp::ZERO, 1);
         /// assert!(first.is_ok() && alice.try_acquire_at(Timestamp::ZERO, 1).is_err());
         /// ```
-        pub const fn new(limit: L, lines: M, hasher: S) -> Self {
-            Self::with_limits([limit], lines, hasher)
+        pub const fn new(rules: R, lines: M, hasher: S) -> Self {
+            Self::with_limits([rules], lines, hasher)
         }
     }
 }
 
-impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
+impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
     /// Bits of a tag that tell the limits apart.
     const LIMIT_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
 
@@ -134,23 +137,22 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{FixedWindow, Keyed, Line, LimiterExt, Seed, Timestamp};
+        /// # use portcullis_core::{FixedWindowRules, Keyed, Line, LimiterExt, Seed, Timestamp};
         /// const READ: usize = 0;
         /// const WRITE: usize = 1;
-        /// let window = |limit| FixedWindow::builder(limit, Duration::from_secs(60)).build_on();
-        /// let users =
-        ///     Keyed::with_limits([window(100)?, window(5)?], Line::for_keys(1_000), Seed::new());
+        /// let minute = Duration::from_secs(60);
+        /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, minute));
+        /// let users = Keyed::with_limits(limits, Line::for_keys(1_000), Seed::new());
         ///
         /// let now = Timestamp::from_secs(9);
         /// let alice = |limit| users.key_of(limit, "alice").expect("is a limit of the table");
         /// assert!(alice(WRITE).try_acquire_at(now, 5).is_ok());
         /// assert!(alice(WRITE).try_acquire_at(now, 1).is_err());
         /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads are counted apart");
-        /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
-        pub const fn with_limits(limits: [L; N], lines: M, hasher: S) -> Self {
+        pub const fn with_limits(rules: [R; N], lines: M, hasher: S) -> Self {
             const { assert!(N >= 1 && N <= 256, "a table has 1 to 256 limits") };
-            Self { limits, table: Table::new(lines, hasher) }
+            Self { rules, table: Table::new(lines, hasher) }
         }
     }
 
@@ -165,8 +167,8 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert_eq!(
     ///     table.with_staleness(Duration::from_secs(5)).staleness(),
     ///     Duration::from_secs(5)
@@ -182,8 +184,8 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert_eq!(table.staleness(), Duration::from_secs(1));
     /// ```
     pub const fn staleness(&self) -> Duration {
@@ -193,8 +195,8 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     /// What hashes the keys.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert!(table.seed().set([1, 2]).is_ok());
     /// ```
     pub const fn seed(&self) -> &S {
@@ -202,7 +204,7 @@ impl<L, M, S, const N: usize> Keyed<L, M, S, N> {
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M, S, N> {
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
     /// The limiter of `key`, under the first limit. Nothing is created before its first grant.
     ///
     /// # Cost
@@ -210,8 +212,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// One hash.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Line, Seed, Timestamp};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
     /// assert_eq!(
     ///     table.statistics_at(Timestamp::ZERO).live,
@@ -228,9 +230,9 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// limit. The limiters of one key under two limits are two.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
     /// let table = Keyed::with_limits(
-    ///     [Concurrency::new(3), Concurrency::new(1)],
+    ///     [ConcurrencyRules::new(3), ConcurrencyRules::new(1)],
     ///     Line::for_keys(100),
     ///     Seed::new(),
     /// );
@@ -242,24 +244,25 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
             .map(|address| Key::at(self, address))
     }
 
-    /// The limits, in their order.
+    /// The rules of the limits, in their order. Nothing can be taken from rules; those of a
+    /// concurrency limit can be changed.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(1), Seed::new());
-    /// table.limits()[0].set_limit(5).unwrap();
-    /// assert_eq!(table.limits()[0].limit(), 5, "of every key, from now on");
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1), Seed::new());
+    /// table.rules()[0].set_limit(5).unwrap();
+    /// assert_eq!(table.rules()[0].limit(), 5, "of every key, from now on");
     /// ```
-    pub const fn limits(&self) -> &[L; N] {
-        &self.limits
+    pub const fn rules(&self) -> &[R; N] {
+        &self.rules
     }
 
     /// Counts the entries. Reads them all, one after the other: exact if nobody changes them
     /// meanwhile.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, LimiterExt, Line, Seed, Timestamp};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(8), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(8), Seed::new());
     /// let alice = table.key("alice");
     /// let _lease = alice.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// let statistics = table.statistics_at(Timestamp::ZERO);
@@ -270,7 +273,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
         self.table
-            .statistics(|_, held| !self.limit(held.tag()).idle(held.state(), now).is_idle())
+            .statistics(|_, held| !self.rules_of(held.tag()).idle(held.state(), now).is_idle())
     }
 
     /// Makes the entries of `lines` vacant that have been as good as new for the
@@ -283,8 +286,8 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     /// Reads all these lines: a few at a time do as well.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, LimiterExt, Line, Seed, Timestamp};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(8), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(8), Seed::new());
     /// drop(
     ///     table
     ///         .key("alice")
@@ -303,17 +306,17 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         Key::at(self, self.table.address(key, limit, Self::LIMIT_BITS))
     }
 
-    /// The limit that a tag is for: every tag was made for one.
-    fn limit(&self, tag: u64) -> &L {
-        self.limits
+    /// The rules of the limit that a tag is for: every tag was made for one.
+    fn rules_of(&self, tag: u64) -> &R {
+        self.rules
             .get(Address::limit(tag, Self::LIMIT_BITS))
-            .unwrap_or(&self.limits[0])
+            .unwrap_or(&self.rules[0])
     }
 
     fn is_free(&self, held: Option<Held>, now: Timestamp) -> bool {
         let since = self.table.since(now);
         held.is_none_or(|held| {
-            self.limit(held.tag())
+            self.rules_of(held.tag())
                 .is_forgettable(held.state(), now, since)
         })
     }
@@ -345,25 +348,26 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, address: Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let limit = self.limit(address.tag());
+        let rules = self.rules_of(address.tag());
+        let request = rules.request(now, n)?;
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines()) {
                 Found::Held(entry, held) => {
                     let mut seen = Some(held);
                     while let Some(held) = seen {
-                        let (state, receipt) = limit.grant(held.state(), now, n)?;
-                        if n == 0 {
-                            return Ok(receipt);
-                        }
-                        match entry.change(held, state) {
-                            Ok(()) => return Ok(receipt),
+                        let Verdict { next, answer } = rules.judge(held.state(), request);
+                        let Some(next) = next else {
+                            return answer.map(|()| Receipt::NONE);
+                        };
+                        match entry.change(held, next) {
+                            Ok(()) => return answer.map(|()| rules.receipt(next, now)),
                             Err(newer) => seen = newer,
                         }
                     }
                 }
                 Found::Claimed => core::hint::spin_loop(),
                 Found::Nothing => {
-                    if let Some(outcome) = self.take_anew(&address, limit, now, n) {
+                    if let Some(outcome) = self.take_anew(&address, rules, request, now, n) {
                         return outcome;
                     }
                 }
@@ -377,16 +381,17 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     fn take_anew(
         &self,
         address: &Address,
-        limit: &L,
+        rules: &R,
+        request: R::Request,
         now: Timestamp,
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
-        let (state, receipt) = match limit.grant(limit.fresh(now), now, n) {
-            Ok((_, receipt)) if n == 0 => {
-                return Some(self.has_room(address, now, n).map(|()| receipt));
-            }
-            Ok(taken) => taken,
-            Err(denied) => return Some(Err(denied)),
+        let Verdict { next, answer } = rules.judge(rules.fresh(now), request);
+        if let Err(denied) = answer {
+            return Some(Err(denied));
+        }
+        let Some(state) = next else {
+            return Some(self.has_room(address, now, n).map(|()| Receipt::NONE));
         };
         match self
             .table
@@ -394,7 +399,7 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
         {
             Ok(Some((claimed, _))) => {
                 claimed.hold(state);
-                Some(Ok(receipt))
+                Some(Ok(rules.receipt(state, now)))
             }
             Ok(None) => None,
             Err(denied) => Some(Err(denied)),
@@ -402,50 +407,54 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<L, M
     }
 
     /// The state of the limiter of a key, or of one that nobody has used.
-    fn state(&self, address: &Address, limit: &L, now: Timestamp) -> u64 {
+    fn state(&self, address: &Address, rules: &R, now: Timestamp) -> u64 {
         match address.find(self.table.lines()) {
             Found::Held(_, held) => held.state(),
-            Found::Claimed | Found::Nothing => limit.fresh(now),
+            Found::Claimed | Found::Nothing => rules.fresh(now),
         }
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
-    for Keyed<L, M, S, N>
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
+    for Keyed<R, M, S, N>
 {
     const SHARED: bool = false;
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<L, M, S, N> {
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {
     #[inline]
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
         (limit < N).then(|| self.table.address(key, limit, Self::LIMIT_BITS))
     }
 }
 
-impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table
-    for Keyed<L, M, S, N>
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table
+    for Keyed<R, M, S, N>
 {
     #[inline]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if let Some((entry, held)) = address.find_near(self.table.lines()) {
-            let (state, receipt) = self.limit(address.tag()).grant(held.state(), now, n)?;
-            if n == 0 || entry.change(held, state).is_ok() {
-                return Ok(receipt);
+            let rules = self.rules_of(address.tag());
+            let Verdict { next, answer } = rules.judge(held.state(), rules.request(now, n)?);
+            let Some(next) = next else {
+                return answer.map(|()| Receipt::NONE);
+            };
+            if entry.change(held, next).is_ok() {
+                return answer.map(|()| rules.receipt(next, now));
             }
         }
         self.take_slowly(*address, now, n)
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let limit = self.limit(address.tag());
+        let rules = self.rules_of(address.tag());
         let found = address.find(self.table.lines());
         let state = if let Found::Held(_, held) = found {
             held.state()
         } else {
-            limit.fresh(now)
+            rules.fresh(now)
         };
-        limit.grant(state, now, n)?;
+        rules.judge(state, rules.request(now, n)?).answer?;
         match found {
             Found::Nothing => self.has_room(address, now, n),
             _ => Ok(()),
@@ -453,12 +462,12 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
     }
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let limit = self.limit(address.tag());
+        let rules = self.rules_of(address.tag());
         let mut rest = None;
         let refunded = self.update(address, |state| {
-            let (state, left) = limit.refund(state, now, n, &receipt)?;
+            let (restored, left) = rules.refund(state, now, n, &receipt)?;
             rest = Some(left);
-            Some(state)
+            Some(restored)
         });
         match rest {
             Some(rest) if refunded => rest.refunded(n),
@@ -468,47 +477,47 @@ impl<L: KeyedLimit, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     #[inline]
     fn release(&self, address: &Address, n: u32) {
-        if L::RELEASES {
-            let limit = self.limit(address.tag());
+        if R::RELEASES {
+            let rules = self.rules_of(address.tag());
             // Permits are out, so there is an entry, and nobody else can have it.
             let released = self.update(address, |state| {
-                let refund = limit.refund(state, Timestamp::ZERO, n, &Receipt::NONE);
-                refund.map(|(state, _)| state)
+                let (restored, _) = rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)?;
+                Some(restored)
             });
             debug_assert!(released, "permits were released that had not been taken");
         }
     }
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        let limit = self.limit(address.tag());
-        limit.available(self.state(address, limit, now), now)
+        let rules = self.rules_of(address.tag());
+        rules.available(self.state(address, rules, now), now)
     }
 
     fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        let limit = self.limit(address.tag());
-        limit.idle(self.state(address, limit, now), now)
+        let rules = self.rules_of(address.tag());
+        rules.idle(self.state(address, rules, now), now)
     }
 
     fn retry(&self, address: &Address, denied: Denied) -> Retry {
         match denied {
             Denied::Crowded { .. } => self.table.retry(),
             Denied::Exhausted { now, .. } => {
-                let limit = self.limit(address.tag());
-                limit.retry(self.state(address, limit, now), denied)
+                let rules = self.rules_of(address.tag());
+                rules.retry(self.state(address, rules, now), denied)
             }
             _ => Retry::Never,
         }
     }
 
     fn capacity(&self, address: &Address) -> u64 {
-        self.limit(address.tag()).capacity()
+        self.rules_of(address.tag()).capacity()
     }
 }
 
-impl<L: fmt::Debug, M, S, const N: usize> fmt::Debug for Keyed<L, M, S, N> {
+impl<R: fmt::Debug, M, S, const N: usize> fmt::Debug for Keyed<R, M, S, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")
-            .field("limits", &self.limits)
+            .field("rules", &self.rules)
             .finish_non_exhaustive()
     }
 }

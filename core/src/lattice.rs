@@ -11,39 +11,40 @@ use crate::grid::Grid;
 use crate::settings::{self, MIN_STALENESS, Misfit, Scale};
 use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
 
-/// Where a bucket that is used up to `used` will be used up to by a take at `position`, or
-/// `$short`, which leaves, if there is not enough.
+/// Where a bucket that is used up to `used` will be used up to by a take at `position`; `None` if
+/// there is not enough.
 ///
-/// A macro, so that a loop around it is left from here, and `$behind` is read only if need be: else
-/// the compiler makes a denial dearer.
-macro_rules! left {
-    ($position:expr, $used:expr, $price:expr, $full:expr, $mask:expr, $behind:expr, $short:expr) => {{
-        let (position, used, price, full, mask): (u64, u64, u64, u64, u64) =
-            ($position, $used, $price, $full, $mask);
-        // The price is at most `full`. The compiler does not know, and so does not turn `target -
-        // used` below into `position - (used + price)`, which would have the comparison wait for
-        // the sum.
-        let least = price.min(full);
-        let (target, most) = (position.wrapping_sub(least), full - least);
-        let distance = position.wrapping_sub(used) & mask;
-        // What would be left: one comparison tells that there is enough, and not more than full.
-        let from = if target.wrapping_sub(used) & mask <= most {
-            used
-        } else if distance < price {
-            $short
-        } else {
-            // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange
-            // need not wait for the position.
-            core::hint::cold_path();
-            if distance >= $behind {
-                $short
-            }
-            position.wrapping_sub(full)
-        };
-        from.wrapping_add(price) & mask
-    }};
+/// `behind` is asked only if need be: to read it each time would make a denial dearer.
+#[inline(always)]
+pub(crate) fn used_after(
+    position: u64,
+    used: u64,
+    price: u64,
+    full: u64,
+    mask: u64,
+    behind: impl FnOnce() -> u64,
+) -> Option<u64> {
+    // The price is at most `full`. The compiler does not know, and so does not turn `target - used`
+    // below into `position - (used + price)`, which would have the comparison wait for the sum.
+    let least = price.min(full);
+    let (target, most) = (position.wrapping_sub(least), full - least);
+    let distance = position.wrapping_sub(used) & mask;
+    // What would be left: one comparison tells that there is enough, and not more than full.
+    let from = if target.wrapping_sub(used) & mask <= most {
+        used
+    } else if distance < price {
+        return None;
+    } else {
+        // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need
+        // not wait for the position.
+        core::hint::cold_path();
+        if distance >= behind() {
+            return None;
+        }
+        position.wrapping_sub(full)
+    };
+    Some(from.wrapping_add(price) & mask)
 }
-pub(crate) use left;
 
 /// A bucket's settings in units; all fit the word, whose bits are `mask`.
 #[derive(Clone, Copy, Debug)]
@@ -111,22 +112,15 @@ impl Lattice {
             .unwrap_or(u64::MAX)
     }
 
-    /// As [`left!`].
+    /// As [`used_after`].
     #[inline(always)]
     pub(crate) fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
-        Some(left!(
-            position,
-            used,
-            price,
-            self.full,
-            self.mask,
-            self.behind,
-            return None
-        ))
+        used_after(position, used, price, self.full, self.mask, || self.behind)
     }
 
     /// What a bucket used up to `used` has at `position`: available, or owed, and from where a take
     /// counts.
+    #[inline]
     pub(crate) fn balance(&self, position: u64, used: u64) -> Balance {
         match position.wrapping_sub(used) & self.mask {
             distance if distance <= self.full => Balance {
@@ -150,6 +144,7 @@ impl Lattice {
     /// What a bucket is used up to that a take left used up to `left`, once `n` permits of the take
     /// are given back at `position`: not further than one that is full then, since who is late must
     /// not find more.
+    #[inline]
     pub(crate) fn restored(&self, position: u64, left: u64, n: u32) -> u64 {
         let used = left.wrapping_sub(u64::from(n).wrapping_mul(self.cost)) & self.mask;
         self.balance(position, used).from
@@ -159,6 +154,7 @@ impl Lattice {
     /// may then look as the take left it, and stand for something else. True from the first
     /// distance on that a bucket which was full at the take would not tell from a `now` that is
     /// late.
+    #[inline]
     pub(crate) fn is_outlived(&self, taken_in: u64, tick: u64) -> bool {
         let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(self.gain);
         passed >= u128::from(self.behind.saturating_sub(self.full))
@@ -166,6 +162,7 @@ impl Lattice {
 
     /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much
     /// that is.
+    #[inline]
     pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
         let price = u64::from(n).checked_mul(self.cost)?;
         let balance = self.balance(position, used);
@@ -189,6 +186,7 @@ impl Lattice {
     }
 
     /// The tick at which `units` that are owed at `tick` have come in, if ever.
+    #[inline]
     pub(crate) fn settled(&self, tick: u64, units: u64) -> Option<u64> {
         match self.gain {
             _ if units == 0 => Some(tick),
@@ -295,11 +293,13 @@ impl Lattice {
 
     /// The units in a tick that a due instant is rounded up to: where there is a debt, they are
     /// neither owed nor time.
+    #[inline]
     const fn rounding(&self) -> u64 {
         if self.debt == 0 { 0 } else { self.gain }
     }
 
     /// The units in the time that a `now` may be late.
+    #[inline]
     pub(crate) const fn staleness(&self) -> u64 {
         let behind = (self.mask - self.behind).wrapping_add(1);
         behind.wrapping_sub(self.debt).wrapping_sub(self.rounding())

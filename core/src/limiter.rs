@@ -6,7 +6,7 @@ pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
 
 use core::ops::Deref;
 
-use self::composable::{as_composed, take_or_undo};
+use self::composable::take_or_undo;
 use crate::metadata::{self, Metadata, Used};
 use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 
@@ -336,8 +336,8 @@ pub trait LimiterExt: Limiter {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        match as_composed(self) {
-            Some(composed) => composed.take_then(now, n, rest),
+        match self.as_composable() {
+            Some(composable) => composable.take_then(now, n, rest),
             None => take_or_undo(self, now, n, rest),
         }
     }

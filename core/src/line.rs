@@ -218,8 +218,8 @@ impl Entry<'_> {
 /// equal share an entry.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Key, Keyed, Line, Seed, Timestamp};
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+/// use portcullis_core::{ConcurrencyRules, Key, Keyed, Line, Seed, Timestamp};
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// let alice = table.key("alice").address();
 /// let _held = Key::at(&table, alice).try_acquire_at(Timestamp::ZERO, 1)?;
 /// assert_eq!(alice, table.key("alice").address());
@@ -285,8 +285,8 @@ impl Address {
     /// addresses are in the same one.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Line, Seed};
-    /// let table = Keyed::new(Concurrency::new(3), Line::for_keys(100), Seed::new());
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert!(table.key("alice").address().group(32) < 32);
     /// ```
     pub const fn group(&self, groups: usize) -> usize {

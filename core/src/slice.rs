@@ -236,10 +236,10 @@ where
     /// blocks or panics.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let limit = TokenBucket::builder(Rate::per_second(10), 10)
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let limit = SlicedBucket::builder(Rate::per_second(10), 10)
     ///     .initial(9)
-    ///     .build_sliced()
+    ///     .build()
     ///     .unwrap();
     /// let now = Timestamp::ZERO;
     /// let slice = limit.slice_at(now, 4)?;
@@ -260,10 +260,10 @@ where
     /// rest has. Divides.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let limit = TokenBucket::builder(Rate::per_second(10), 10)
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let limit = SlicedBucket::builder(Rate::per_second(10), 10)
     ///     .initial(9)
-    ///     .build_sliced()
+    ///     .build()
     ///     .unwrap();
     /// let slice = limit.slice_at(Timestamp::ZERO, 4)?;
     /// assert_eq!(

@@ -26,8 +26,9 @@
 
 use core::time::Duration;
 
+use crate::bucket_settings::BucketSettings;
 use crate::grid::Grid;
-use crate::lattice::{Balance, Lattice, Terms, left};
+use crate::lattice::{Balance, Lattice, Terms};
 use crate::limiter::queue_limiter::replenishing;
 use crate::slice::sealed::{Share, Source};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -36,15 +37,15 @@ use crate::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
     Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
-    Setting, SettingsError, Slice, Timestamp, TokenBucket, TokenBucketBuilder,
+    Setting, SettingsError, Slice, Timestamp,
 };
 
 /// A token bucket that slices can be cut from: shares that a thread takes from without an atomic
 /// access.
 ///
-/// Without slices it decides exactly as a [`TokenBucket`] does. With slices, each has up to its
-/// size, and takes more from the rest as it needs it; the rest is everybody's, at a capacity that
-/// is less by the slices' sizes.
+/// Without slices it decides exactly as a [`TokenBucket`](crate::TokenBucket) does. With slices,
+/// each has up to its size, and takes more from the rest as it needs it; the rest is everybody's,
+/// at a capacity that is less by the slices' sizes.
 ///
 /// **Bound.** All admissions, of slices and of the rest, in any span of length t are at most
 /// `burst + rate * t` permits, whatever the slices have and however long they do nothing; t counts
@@ -82,7 +83,8 @@ use crate::{
 /// as a token bucket's does: idle for whole multiples of the [horizon](Self::horizon), the bucket
 /// may be told less than full, and a slice be denied what it has, for about the staleness.
 ///
-/// Source: the virtual schedule of a [`TokenBucket`], with caches for each thread as in tcmalloc.
+/// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches for each
+/// thread as in tcmalloc.
 ///
 /// ```
 /// use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -128,18 +130,32 @@ impl SlicedBucket {
         ///
         /// # Panics
         ///
-        /// Where [`TokenBucketBuilder::build_sliced`] would return an error; in a constant or a
-        /// static, that is a compile error.
+        /// Where [`SlicedBucketBuilder::build`] would return an error; in a constant or a static,
+        /// that is a compile error.
         ///
         /// ```
         /// use portcullis_core::{Rate, SlicedBucket};
         /// static LIMIT: SlicedBucket = SlicedBucket::new(Rate::per_second(1_000), 100);
         /// ```
         pub const fn new(rate: Rate, burst: u64) -> Self {
-            match TokenBucket::builder(rate, burst).build_sliced() {
+            match Self::builder(rate, burst).build() {
                 Ok(bucket) => bucket,
                 Err(error) => error.refuse(),
             }
+        }
+    }
+
+    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10).build()?;
+    /// assert_eq!((bucket.burst(), bucket.max_sliced()), (10, 5));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(rate: Rate, burst: u64) -> SlicedBucketBuilder {
+        SlicedBucketBuilder {
+            settings: BucketSettings::new(rate, burst),
         }
     }
 }
@@ -404,15 +420,9 @@ impl<W: Word> SlicedBucket<W> {
                     Err(denied)
                 };
             }
-            let left = left!(
-                position,
-                used,
-                price,
-                rest.full,
-                rest.mask,
-                rest.behind,
-                return Err(denied)
-            );
+            let Some(left) = rest.left(position, used, price) else {
+                return Err(denied);
+            };
             let next = self.pack(left, self.sliced_in(word));
             match self
                 .word
@@ -709,6 +719,7 @@ impl<W: Word> Limiter for SlicedBucket<W> {
     /// All of them, if the bucket is as the take left it and has no slices; else none: they come
     /// back by refill. A take that is given back in whole counts as never made, and so does a slice
     /// that is given back in whole, also for what the newest `now` was.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.undo(now, n, receipt)
     }
@@ -763,55 +774,168 @@ impl<W: Word> Composable for SlicedBucket<W> {
 
 replenishing!([W: Word] SlicedBucket<W>);
 
-impl TokenBucketBuilder {
+/// Settings of a [`SlicedBucket`]; from [`SlicedBucket::builder`]. It has no debt: what slices have
+/// could not be owed.
+///
+/// ```
+/// use portcullis_core::{Rate, SlicedBucket, Timestamp};
+///
+/// let bucket = SlicedBucket::builder(Rate::per_second(10), 10)
+///     .initial(9)
+///     .build()?;
+/// let slice = bucket.slice_at(Timestamp::ZERO, 4).unwrap();
+/// assert_eq!((slice.held(), bucket.available_at(Timestamp::ZERO)), (4, 5));
+/// # drop(slice);
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct SlicedBucketBuilder {
+    settings: BucketSettings,
+}
+
+impl SlicedBucketBuilder {
+    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
+    /// burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(4)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.settings.initial = permits;
+        self
+    }
+
+    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// [`Timestamp::ZERO`].
+    ///
+    /// An earlier `now`, by up to the staleness, is told no more than this one would be.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let start = Timestamp::from_secs(60);
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .origin(start)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(start), 0);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.settings.origin = origin;
+        self
+    }
+
+    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
+    /// the [`origin`](Self::origin). Default: continuously. The bound is then that of a
+    /// [stepwise token bucket](crate::TokenBucketBuilder::stepwise).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .stepwise()
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn stepwise(mut self) -> Self {
+        self.settings.terms.stepwise = true;
+        self
+    }
+
+    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
+    /// tick brings a farther horizon.
+    ///
+    /// Default: 1 ns where the burst leaves all 64 bits; else the finest of 1 µs, 10 µs, ... 10 s
+    /// (from 1 ns up with a 32-bit word) whose horizon is an hour or more.
+    ///
+    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.settings.terms.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .staleness(Duration::from_secs(60))
+    ///     .build()?;
+    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.settings.terms.staleness = Some(staleness);
+        self
+    }
+
     const_unless_loom! {
-        /// A bucket that slices can be cut from, on the target's own word. If no tick is given, the
-        /// finest from 1 µs up (1 ns with a 32-bit word) whose horizon is an hour or more. It has
-        /// no debt.
+        /// The bucket, on the target's own word.
         ///
         /// # Errors
         ///
-        /// As [`build`](Self::build); and [`SettingsError::TooLarge`] for any debt.
+        /// [`SettingsError`] names the setting and its bound: as
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build), in the bits that half
+        /// of the burst leaves.
         ///
         /// ```
-        /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-        /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).initial(3).build_sliced()?;
-        /// assert_eq!(bucket.available_at(Timestamp::ZERO), 3);
-        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// # use portcullis_core::{Rate, Setting, SettingsError, SlicedBucket};
+        /// let settings = SlicedBucket::builder(Rate::per_second(5), 10).initial(11);
+        /// let refused = settings.build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
         /// ```
-        pub const fn build_sliced(self) -> Result<SlicedBucket, SettingsError> {
-            self.build_sliced_on()
+        pub const fn build(self) -> Result<SlicedBucket, SettingsError> {
+            self.build_on()
         }
     }
 
     const_unless_loom! {
-        /// A bucket that slices can be cut from, on a word of a chosen width.
+        /// The bucket on a word of a chosen width.
         ///
         /// # Errors
         ///
-        /// As [`build_sliced`](Self::build_sliced).
+        /// As [`build`](Self::build).
         ///
         /// ```
-        /// # use portcullis_core::{Rate, SlicedBucket, TokenBucket};
+        /// # use portcullis_core::{Rate, SlicedBucket};
         /// let bucket: SlicedBucket<u32> =
-        ///     TokenBucket::builder(Rate::per_second(5), 10).build_sliced_on()?;
+        ///     SlicedBucket::builder(Rate::per_second(5), 10).build_on()?;
         /// assert_eq!(bucket.tick().as_micros(), 10);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
-        pub const fn build_sliced_on<W: Word>(self) -> Result<SlicedBucket<W>, SettingsError> {
-            if self.terms.debt > 0 {
-                return Err(SettingsError::TooLarge { setting: Setting::Debt, max: 0 });
-            }
-            let most = self.terms.burst / 2;
+        pub const fn build_on<W: Word>(self) -> Result<SlicedBucket<W>, SettingsError> {
+            let terms = self.settings.terms;
+            let most = terms.burst / 2;
             let low = bits(most);
             let started = if low < W::BITS {
-                self.start(W::BITS - low)
+                self.settings.start(W::BITS - low)
             } else {
                 Err(SettingsError::TooLarge { setting: Setting::Burst, max: 0 })
             };
             let (lattice, ticks, used) = match started {
                 Ok(start) => start,
-                Err(error) => return Err(refusal::<W>(self.terms, low, error)),
+                Err(error) => return Err(refusal::<W>(terms, low, error)),
             };
             // At an unlimited rate, any request fits, but the word counts no more.
             let most = if most > lattice.burst / 2 { lattice.burst / 2 } else { most };

@@ -600,6 +600,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     }
 
     /// All of them, while the segment that they were counted in is in its slot; else none.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);
         receipt.refunded(refunded)

@@ -170,8 +170,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 /// [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
 ///
 /// ```
-/// # use portcullis_core::{Concurrency, Keyed, Line, Seed, Timestamp};
-/// let table = Keyed::new(Concurrency::new(3), Line::for_keys(1_000), Seed::new());
+/// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1_000), Seed::new());
 /// assert_eq!(table.statistics_at(Timestamp::ZERO).entries, 2_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,43 +1,19 @@
-//! State: one word, `used`, the position up to which the tokens that ever came in are used up.
-//!
-//! ```text
-//! a lattice, wrapping in the word:  1 tick = gain units, 1 permit = cost units, gain / cost = rate
-//!
-//!        used                  position = ticks(now) * gain
-//!   ------|------------------------|------>        available = (position - used) / cost
-//!         |<---- at most full ---->|               full      = burst * cost
-//! ```
-//!
-//! Invariant: `used` never exceeds the position of the newest `now`, and a take moves it by exactly
-//! `cost` for each permit from no further back than `full` behind that `now`.
-//!
-//! Seen from `used`, the wrapped distance to the position says all, read off one circle:
-//!
-//! ```text
-//! 0 ........ full | full+1 ................ behind-1 | behind ........ 2^bits-1
-//!  this much is    |  idle for longer than it takes   |  `now` is older than the newest:
-//!  available       |  to fill: full                   |  nothing available
-//! ```
-//!
-//! One multiplication and no rounding: gain and cost are the configured rate in lowest terms, so
-//! that the bucket agrees with a continuous one in rational arithmetic on every decision. A rate in
-//! steps is the same lattice with a tick as long as the period.
+//! A word that is judged by [`TokenBucketRules`], where the state and its transitions are
+//! described.
+
+mod rules;
 
 use core::time::Duration;
 
-use crate::grid::Grid;
-use crate::judge::Judge;
-use crate::lattice::{Lattice, Terms, left};
+pub use self::rules::TokenBucketRules;
+use crate::bucket_settings::BucketSettings;
 use crate::limiter::queue_limiter::replenishing;
-use crate::live::LONGEST_STALENESS;
-use crate::saved::saves;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::timestamp::saturating_duration;
-use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::word::{NativeWord, Word};
+use crate::word_limiter::WordLimiter;
 use crate::{
-    AdjustableBucket, Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
-    Refund, Retry, Setting, SettingsError, Timestamp,
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
+    SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
@@ -78,14 +54,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct TokenBucket<W: Word = NativeWord> {
-    used: AtomicWord<W>,
-    gain: W,
-    cost: W,
-    full: W,
-    debt: W,
-    behind: W,
-    burst: W,
-    ticks: Grid,
+    limiter: WordLimiter<TokenBucketRules<W>>,
 }
 
 impl TokenBucket {
@@ -125,17 +94,7 @@ impl TokenBucket {
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> TokenBucketBuilder {
         TokenBucketBuilder {
-            terms: Terms {
-                rate,
-                burst,
-                debt: 0,
-                tick: None,
-                stepwise: false,
-                staleness: None,
-                adjustable: None,
-            },
-            initial: burst,
-            origin: Timestamp::ZERO,
+            settings: BucketSettings::new(rate, burst),
         }
     }
 }
@@ -183,8 +142,7 @@ impl<W: Word> TokenBucket<W> {
     /// assert_eq!(bucket.available_at(Timestamp::ZERO), 10);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        self.lattice()
-            .available(self.position(now), self.used.load(Relaxed))
+        self.limiter.available(now)
     }
 
     /// Takes `n` permits at `now` even if they are not available, as long as no more than the
@@ -217,7 +175,10 @@ impl<W: Word> TokenBucket<W> {
     /// );
     /// ```
     pub fn force_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.force(now, n).map(|_| ())
+        let rules = self.limiter.rules();
+        self.limiter
+            .decide(now, |used| rules.force(used, now, n))
+            .map(|_| ())
     }
 
     /// Whether the bucket is full at `now`, and since when.
@@ -233,8 +194,7 @@ impl<W: Word> TokenBucket<W> {
     /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        self.lattice()
-            .idle(&self.ticks, self.used.load(Relaxed), now)
+        self.limiter.idle(now)
     }
 
     /// The most permits that the bucket holds; what the word can count at an unlimited rate.
@@ -244,7 +204,7 @@ impl<W: Word> TokenBucket<W> {
     /// assert_eq!(TokenBucket::new(Rate::per_second(5), 10).burst(), 10);
     /// ```
     pub fn burst(&self) -> u64 {
-        self.burst.into()
+        self.limiter.rules().burst()
     }
 
     /// The grain in which the bucket counts time.
@@ -261,7 +221,7 @@ impl<W: Word> TokenBucket<W> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.ticks.step())
+        self.limiter.rules().tick()
     }
 
     /// How much older than the newest `now` another one may be for the bound to hold: at least one
@@ -277,7 +237,7 @@ impl<W: Word> TokenBucket<W> {
     /// );
     /// ```
     pub fn staleness(&self) -> Duration {
-        self.span(self.lattice().staleness())
+        self.limiter.rules().staleness()
     }
 
     /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`]
@@ -293,172 +253,53 @@ impl<W: Word> TokenBucket<W> {
     /// );
     /// ```
     pub fn horizon(&self) -> Duration {
-        self.span(W::MASK)
+        self.limiter.rules().horizon()
     }
 
-    /// The time in which the position moves by `units`.
-    fn span(&self, units: u64) -> Duration {
-        match units.checked_div(self.gain.into()) {
-            Some(ticks) => saturating_duration(u128::from(ticks) * u128::from(self.ticks.step())),
-            None => Duration::MAX,
-        }
+    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
+    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
+    /// What is taken after this is forgotten.
+    ///
+    /// # Cost
+    ///
+    /// A load.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let limit = TokenBucket::new(Rate::per_second(10), 3);
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(60), 3).is_ok());
+    /// let saved = limit.state();
+    ///
+    /// // Awake again, 50 ms later.
+    /// let limit = TokenBucket::new(Rate::per_second(10), 3).with_state(saved);
+    /// assert!(limit.try_acquire_at(Timestamp::from_millis(60_050), 1).is_err());
+    /// ```
+    pub fn state(&self) -> u64 {
+        self.limiter.state()
     }
 
-    #[inline(always)]
-    fn lattice(&self) -> Lattice {
-        Lattice {
-            gain: self.gain.into(),
-            cost: self.cost.into(),
-            full: self.full.into(),
-            debt: self.debt.into(),
-            behind: self.behind.into(),
-            burst: self.burst.into(),
-            mask: W::MASK,
-        }
-    }
-
-    #[inline(always)]
-    fn position(&self, now: Timestamp) -> u64 {
-        self.lattice().position(self.ticks.index(now))
-    }
-
-    #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if u64::from(n) > self.burst() {
-            return Err(self.exceeds(n));
-        }
-        let price = u64::from(n) * self.cost.into();
-        let (position, full) = (self.position(now), self.full.into());
-        let mut used = self.used.load(Relaxed);
-        let denied = Denied::Exhausted { now, permits: n };
-        if price == 0 {
-            // A probe, or no limit: nothing to write.
-            let enough = self.lattice().judge(position, used) >= self.cost.into();
-            return if enough {
-                Ok(Receipt::NONE)
-            } else {
-                Err(denied)
-            };
-        }
-        loop {
-            let left = left!(
-                position,
-                used,
-                price,
-                full,
-                W::MASK,
-                self.behind.into(),
-                return Err(denied)
-            );
-            match self
-                .used
-                .compare_exchange_weak(used, left, Relaxed, Relaxed)
-            {
-                Ok(_) => return Ok(Receipt::dated(left, now.as_nanos())),
-                Err(newer) => used = newer,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn look(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        let seen = self.used.load(Relaxed);
-        self.plan(seen, now, n).map(|left| Plan { seen, left })
-    }
-
-    /// Where a bucket that is used up to `used` will be used up to.
-    #[inline(always)]
-    fn plan(&self, used: u64, now: Timestamp, n: u32) -> Result<u64, Denied> {
-        let lattice = self.lattice();
-        if u64::from(n) > lattice.burst {
-            return Err(self.exceeds(n));
-        }
-        let price = u64::from(n.max(1)) * lattice.cost;
-        match lattice.left(self.position(now), used, price) {
-            Some(_) if n == 0 => Ok(used),
-            Some(left) => Ok(left),
-            None => Err(Denied::Exhausted { now, permits: n }),
-        }
-    }
-
-    fn force(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let lattice = self.lattice();
-        let most = lattice
-            .burst
-            .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0));
-        if u64::from(n) > most {
-            return Err(Denied::ExceedsCapacity {
-                permits: n,
-                capacity: most as u32,
-            });
-        }
-        let position = self.position(now);
-        let mut used = self.used.load(Relaxed);
-        while n > 0 && !lattice.is_unlimited() {
-            let Some((left, _)) = lattice.forced(position, used, n) else {
-                return Err(Denied::Exhausted { now, permits: n });
-            };
-            match self
-                .used
-                .compare_exchange_weak(used, left, Relaxed, Relaxed)
-            {
-                Ok(_) => return Ok(Receipt::dated(left, now.as_nanos())),
-                Err(newer) => used = newer,
-            }
-        }
-        Ok(Receipt::NONE)
-    }
-
-    /// The burst is less than `n`, so it fits.
-    #[inline(always)]
-    fn exceeds(&self, n: u32) -> Denied {
-        Denied::ExceedsCapacity {
-            permits: n,
-            capacity: self.burst() as u32,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
-    }
-
-    /// Takes a take back, if the bucket is as the take left it: any later take builds on that word.
-    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        if n == 0 || self.lattice().is_unlimited() {
-            return receipt.refunded(n);
-        }
-        let left = receipt.note();
-        let Some((restored, rest)) = Judge::refund(self, left, now, n, &receipt) else {
-            return receipt.refunded(0);
-        };
-        loop {
-            match self
-                .used
-                .compare_exchange_weak(left, restored, Relaxed, Relaxed)
-            {
-                Ok(_) => return rest.refunded(n),
-                Err(newer) if newer == left => {}
-                Err(_) => return receipt.refunded(0),
-            }
+    /// This bucket, in the [`state`](Self::state) that one with the same settings was in. Time has
+    /// to go on from the same origin: by a clock that runs through the sleep.
+    ///
+    /// Any number is a state: one from other settings, or damaged, grants at first less or more
+    /// than the one that was saved, but no more than a full bucket. (A bucket that is built with
+    /// fewer [initial](TokenBucketBuilder::initial) permits than its burst is full with some
+    /// numbers.)
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let saved = TokenBucket::new(Rate::per_second(10), 3).state();
+    /// let limit = TokenBucket::new(Rate::per_second(10), 3).with_state(saved);
+    /// assert_eq!(limit.available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[must_use]
+    pub fn with_state(self, state: u64) -> Self {
+        let fitting = self.limiter.rules().fitting(state);
+        Self {
+            limiter: self.limiter.with_state(fitting),
         }
     }
 }
-
-saves!(
-    TokenBucket,
-    "Rate::per_second(10), 3",
-    used,
-    |bucket, state| {
-        // One without a limit has one state.
-        if bucket.lattice().is_unlimited() {
-            0
-        } else {
-            state
-        }
-    }
-);
 
 impl<W: Word> Limiter for TokenBucket<W> {
     #[inline(always)]
@@ -468,12 +309,12 @@ impl<W: Word> Limiter for TokenBucket<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.limiter.take(now, n)
     }
 
     #[inline]
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.look(now, n).map(|_| ())
+        self.limiter.plan(now, n).map(|_| ())
     }
 
     #[inline(always)]
@@ -483,8 +324,9 @@ impl<W: Word> Limiter for TokenBucket<W> {
 
     /// All of them, if the bucket is as the take left it; else none: they come back by refill. A
     /// take that is given back in whole counts as never made, also for what the newest `now` was.
+    #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.undo(now, n, receipt)
+        self.limiter.refund(now, n, receipt)
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -500,81 +342,23 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        self.lattice()
-            .retry(&self.ticks, self.used.load(Relaxed), denied)
+        self.limiter.retry(denied)
     }
 }
-
-replenishing!([W: Word] TokenBucket<W>);
 
 impl<W: Word> Composable for TokenBucket<W> {
     #[inline]
     fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.look(now, n)
+        self.limiter.plan(now, n)
     }
 
     #[inline]
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        // A plan that takes nothing is for a probe, or for no limit.
-        if plan.left != plan.seen
-            && self
-                .used
-                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
-                .is_ok()
-        {
-            return Ok(Receipt::dated(plan.left, now.as_nanos()));
-        }
-        self.take_anew(now, n)
+        self.limiter.take_as_planned(now, n, plan)
     }
 }
 
-impl<W: Word> Judge for TokenBucket<W> {
-    fn fresh(&self, now: Timestamp) -> u64 {
-        self.position(now).wrapping_sub(self.full.into()) & W::MASK
-    }
-
-    #[inline]
-    fn grant(&self, state: u64, now: Timestamp, n: u32) -> Result<(u64, Receipt), Denied> {
-        self.plan(state, now, n)
-            .map(|left| (left, Receipt::dated(left, now.as_nanos())))
-    }
-
-    fn refund(
-        &self,
-        state: u64,
-        now: Timestamp,
-        n: u32,
-        receipt: &Receipt,
-    ) -> Option<(u64, Receipt)> {
-        let (lattice, tick) = (self.lattice(), self.ticks.index(now));
-        let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
-        if state != receipt.note() || lattice.is_outlived(taken_in, tick) {
-            return None;
-        }
-        let restored = lattice.restored(lattice.position(tick), state, n);
-        Some((restored, Receipt::dated(restored, receipt.time())))
-    }
-
-    fn available(&self, state: u64, now: Timestamp) -> u64 {
-        self.lattice().available(self.position(now), state)
-    }
-
-    fn idle(&self, state: u64, now: Timestamp) -> Idle {
-        self.lattice().idle(&self.ticks, state, now)
-    }
-
-    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        self.lattice().is_full_since(&self.ticks, state, now, since)
-    }
-
-    fn retry(&self, state: u64, denied: Denied) -> Retry {
-        self.lattice().retry(&self.ticks, state, denied)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
-    }
-}
+replenishing!([W: Word] TokenBucket<W>);
 
 /// Settings of a [`TokenBucket`]; from [`TokenBucket::builder`].
 ///
@@ -596,9 +380,7 @@ impl<W: Word> Judge for TokenBucket<W> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct TokenBucketBuilder {
-    pub(crate) terms: Terms,
-    initial: u64,
-    origin: Timestamp,
+    settings: BucketSettings,
 }
 
 impl TokenBucketBuilder {
@@ -615,7 +397,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn initial(mut self, permits: u64) -> Self {
-        self.initial = permits;
+        self.settings.initial = permits;
         self
     }
 
@@ -635,7 +417,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
+        self.settings.origin = origin;
         self
     }
 
@@ -656,12 +438,11 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn stepwise(mut self) -> Self {
-        self.terms.stepwise = true;
+        self.settings.terms.stepwise = true;
         self
     }
 
-    /// The permits that may be owed after [`TokenBucket::force_at`] or
-    /// [`AdjustableBucket::reserve_at`](crate::AdjustableBucket::reserve_at). Default: 0.
+    /// The permits that may be owed after [`TokenBucket::force_at`]. Default: 0.
     ///
     /// **Bound** of a bucket with a debt: in any span of time t at most `burst + debt + rate * t`
     /// permits.
@@ -675,7 +456,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn debt(mut self, permits: u64) -> Self {
-        self.terms.debt = permits;
+        self.settings.terms.debt = permits;
         self
     }
 
@@ -697,7 +478,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn tick(mut self, tick: Duration) -> Self {
-        self.terms.tick = Some(tick);
+        self.settings.terms.tick = Some(tick);
         self
     }
 
@@ -715,7 +496,7 @@ impl TokenBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.terms.staleness = Some(staleness);
+        self.settings.terms.staleness = Some(staleness);
         self
     }
 
@@ -757,91 +538,39 @@ impl TokenBucketBuilder {
         /// };
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<TokenBucket<W>, SettingsError> {
-            let (lattice, ticks, used) = match self.start(W::BITS) {
-                Ok(start) => start,
-                Err(error) => return Err(error),
-            };
-            Ok(TokenBucket {
-                used: AtomicWord::new(used),
-                gain: narrow(lattice.gain),
-                cost: narrow(lattice.cost),
-                full: narrow(lattice.full),
-                debt: narrow(lattice.debt),
-                behind: narrow(lattice.behind),
-                burst: narrow(lattice.burst),
-                ticks,
-            })
-        }
-    }
-
-    const_unless_loom! {
-        /// A bucket whose rate and burst can be changed, on the target's own word.
-        ///
-        /// If no tick is given, it is the finest from 1 µs up (1 ns with a 32-bit word) whose
-        /// horizon is an hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more
-        /// than a sixteenth of that: what is reserved is due at a whole tick, and counts up to
-        /// there. If no staleness is given, it is at most an hour.
-        ///
-        /// # Errors
-        ///
-        /// As [`build`](Self::build).
-        ///
-        /// ```
-        /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-        /// let bucket =
-        ///     TokenBucket::builder(Rate::per_second(5), 10).initial(3).build_adjustable()?;
-        /// assert_eq!(bucket.available_at(Timestamp::ZERO), 3);
-        /// # Ok::<(), portcullis_core::SettingsError>(())
-        /// ```
-        pub const fn build_adjustable(self) -> Result<AdjustableBucket, SettingsError> {
-            self.build_adjustable_on()
-        }
-    }
-
-    const_unless_loom! {
-        /// A bucket whose rate and burst can be changed, on a word of a chosen width.
-        ///
-        /// # Errors
-        ///
-        /// As [`build`](Self::build).
-        ///
-        /// ```
-        /// # use portcullis_core::{AdjustableBucket, Rate, TokenBucket};
-        /// let bucket: AdjustableBucket<u32> =
-        ///     TokenBucket::builder(Rate::per_second(5), 10).build_adjustable_on()?;
-        /// assert_eq!(bucket.tick().as_micros(), 100);
-        /// # Ok::<(), portcullis_core::SettingsError>(())
-        /// ```
-        pub const fn build_adjustable_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
-            let mut settings = self;
-            settings.terms.adjustable = Some(LONGEST_STALENESS);
-            match settings.start(AdjustableBucket::<W>::BITS) {
-                Ok((lattice, ticks, used)) => {
-                    Ok(AdjustableBucket::from_terms(settings.terms, &lattice, ticks, self.origin, used))
-                }
+            match self.rules_on() {
+                Ok((rules, used)) => Ok(TokenBucket { limiter: WordLimiter::new(rules, used) }),
                 Err(error) => Err(error),
             }
         }
     }
 
-    /// The lattice in so many bits, its ticks, and what a bucket is used up to at the origin.
-    pub(crate) const fn start(&self, bits: u32) -> Result<(Lattice, Grid, u64), SettingsError> {
-        if self.initial > self.terms.burst && self.terms.burst > 0 {
-            return Err(SettingsError::TooLarge {
-                setting: Setting::Initial,
-                max: self.terms.burst,
-            });
+    /// The rules alone, for a [`Keyed`](crate::Keyed) table. Its buckets start full, whatever
+    /// [`initial`](Self::initial) says.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build), in the 43 bits that an entry of a table has for a state (20 on
+    /// targets without 64-bit atomics).
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucket};
+    /// let rules = TokenBucket::builder(Rate::per_minute(30), 60).stepwise().rules()?;
+    /// let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
+    /// assert_eq!(table.rules()[0].tick().as_secs(), 60);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn rules(self) -> Result<TokenBucketRules, SettingsError> {
+        match self.rules_on() {
+            Ok((rules, _)) => Ok(rules),
+            Err(error) => Err(error),
         }
-        match self.terms.lattice(bits) {
-            Ok((lattice, tick)) => {
-                let ticks = Grid::new(self.origin, tick);
-                let initial = self.initial.wrapping_mul(lattice.cost);
-                let used = ticks
-                    .index(self.origin)
-                    .wrapping_mul(lattice.gain)
-                    .wrapping_sub(initial);
-                Ok((lattice, ticks, used & lattice.mask))
-            }
+    }
+
+    /// The rules, and the state that a bucket starts in.
+    const fn rules_on<W: Word>(&self) -> Result<(TokenBucketRules<W>, u64), SettingsError> {
+        match self.settings.start(W::BITS) {
+            Ok((lattice, ticks, used)) => Ok((TokenBucketRules::on(&lattice, ticks), used)),
             Err(error) => Err(error),
         }
     }

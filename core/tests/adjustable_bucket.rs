@@ -10,8 +10,8 @@ use core::time::Duration;
 use std::thread;
 
 use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Denied, Idle, Limiter, Rate, Retry, Setting,
-    SettingsError, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    AdjustableBucket, AdjustableBucketBuilder, Carry, ChangeError, Denied, Idle, Limiter, Rate,
+    Retry, Setting, SettingsError, Timestamp, TokenBucket, Word,
 };
 
 use support::bucket::random_adjustable;
@@ -228,8 +228,8 @@ impl Frame {
         nanos(u64::try_from(tick * i128::from(self.tick)).unwrap())
     }
 
-    fn builder(&self, limit: Limit) -> TokenBucketBuilder {
-        TokenBucket::builder(limit.rate(), limit.burst)
+    fn builder(&self, limit: Limit) -> AdjustableBucketBuilder {
+        AdjustableBucket::builder(limit.rate(), limit.burst)
             .debt(self.debt)
             .tick(Duration::from_nanos(self.tick))
             .staleness(Duration::from_nanos(self.staleness))
@@ -496,7 +496,7 @@ impl<W: Word> Course<'_, W> {
         let state = || (bucket.burst(), bucket.available_at(at), bucket.staleness());
         let before = state();
         let changed = bucket.adjust_at(at, next.rate(), next.burst, CARRIES[by]);
-        match model.frame.builder(next).build_adjustable_on::<W>() {
+        match model.frame.builder(next).build_on::<W>() {
             Ok(_) => {
                 assert_eq!(changed, Ok(()), "{next:?} at {at}: {bucket:?}\n{model:?}");
                 tally.changed[by] += 1;
@@ -523,7 +523,7 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
     let limit = Limit::random(draws);
     let start = i128::from(draws.magnitude(1 << 60) / frame.tick);
     let settings = frame.builder(limit).origin(frame.instant(start));
-    let Ok(bucket) = settings.build_adjustable_on::<W>() else {
+    let Ok(bucket) = settings.build_on::<W>() else {
         return;
     };
     let mut newest = start;
@@ -661,7 +661,11 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
             };
             let draws = &mut draws;
             let (frame, limit) = (Frame::random::<W>(draws), Limit::random(draws));
-            let Ok(bucket) = frame.builder(limit).build_on::<W>() else {
+            let settings = TokenBucket::builder(limit.rate(), limit.burst)
+                .debt(frame.debt)
+                .tick(Duration::from_nanos(frame.tick))
+                .staleness(Duration::from_nanos(frame.staleness));
+            let Ok(bucket) = settings.build_on::<W>() else {
                 continue;
             };
             let start = i128::from(frame.staleness.div_ceil(frame.tick));
@@ -745,8 +749,8 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
 }
 
 fn spent<W: Word>(rate: Rate, burst: u32, left: u32, now: Timestamp) -> AdjustableBucket<W> {
-    let bucket = TokenBucket::builder(rate, burst.into()).tick(Duration::from_millis(1));
-    let bucket = bucket.debt(8).build_adjustable_on::<W>().unwrap();
+    let bucket = AdjustableBucket::builder(rate, burst.into()).tick(Duration::from_millis(1));
+    let bucket = bucket.debt(8).build_on::<W>().unwrap();
     bucket.take_at(now, burst - left).unwrap();
     bucket
 }
@@ -866,8 +870,8 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
 
 #[test]
 fn settings_that_do_not_fit_change_nothing() {
-    let settings = TokenBucket::builder(Rate::per_second(10), 5).tick(Duration::from_nanos(1));
-    let bucket = settings.build_adjustable().unwrap();
+    let settings = AdjustableBucket::builder(Rate::per_second(10), 5).tick(Duration::from_nanos(1));
+    let bucket = settings.build().unwrap();
     let now = millis(40);
     bucket.take_at(now, 3).unwrap();
     let before = format!("{bucket:?}");
@@ -976,8 +980,8 @@ fn a_change_after_a_newer_denial_counts_at_its_own_time() {
 #[test]
 fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
     fn check<W: Word>(permits: u32, period: Duration, tick: Duration) {
-        let settings = TokenBucket::builder(Rate::new(permits, period), 1_000).tick(tick);
-        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let settings = AdjustableBucket::builder(Rate::new(permits, period), 1_000).tick(tick);
+        let bucket = settings.build_on::<W>().unwrap();
         let (first, seconds) = (bucket.staleness(), |n| Timestamp::from_secs(n));
         bucket
             .adjust_at(seconds(0), Rate::per_second(1), 1_000, Carry::Keep)
@@ -998,10 +1002,10 @@ fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
 #[test]
 fn however_late_a_change_is_nothing_is_owed_that_was_not() {
     fn check<W: Word>(tick: Duration) {
-        let settings = TokenBucket::builder(Rate::per_second(1_000), 5).tick(tick);
+        let settings = AdjustableBucket::builder(Rate::per_second(1_000), 5).tick(tick);
         let bucket = settings
             .staleness(Duration::from_mins(1))
-            .build_adjustable_on::<W>()
+            .build_on::<W>()
             .unwrap();
         let now = 100_000;
         bucket.take_at(millis(now), 5).unwrap();
@@ -1026,9 +1030,9 @@ fn however_late_a_change_is_nothing_is_owed_that_was_not() {
 #[test]
 fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a_tick() {
     fn check<W: Word>() {
-        let settings = TokenBucket::builder(Rate::per_second(3), 1).debt(1);
+        let settings = AdjustableBucket::builder(Rate::per_second(3), 1).debt(1);
         let settings = settings.tick(Duration::from_millis(100));
-        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let bucket = settings.build_on::<W>().unwrap();
         bucket.take_at(millis(0), 1).unwrap();
         let reserved = bucket.reserve_at(millis(0), 1, Duration::MAX).unwrap();
         assert_eq!(reserved.due(), millis(400));
@@ -1049,10 +1053,10 @@ fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a
 #[test]
 fn a_bucket_that_refills_in_steps_keeps_them_whatever_the_period_of_its_rate() {
     fn check<W: Word>() {
-        let settings = TokenBucket::builder(Rate::per_second(5), 10)
+        let settings = AdjustableBucket::builder(Rate::per_second(5), 10)
             .stepwise()
             .initial(0);
-        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let bucket = settings.build_on::<W>().unwrap();
         bucket
             .adjust_at(millis(0), Rate::per_minute(30), 10, Carry::Keep)
             .unwrap();
@@ -1066,8 +1070,8 @@ fn a_bucket_that_refills_in_steps_keeps_them_whatever_the_period_of_its_rate() {
 
 #[test]
 fn a_share_is_kept_to_the_fraction_of_a_permit() {
-    let settings = TokenBucket::builder(Rate::per_day(1), 1).initial(0);
-    let bucket = settings.build_adjustable().unwrap();
+    let settings = AdjustableBucket::builder(Rate::per_day(1), 1).initial(0);
+    let bucket = settings.build().unwrap();
     let noon = Timestamp::from_secs(43_200);
     bucket
         .adjust_at(
@@ -1083,8 +1087,8 @@ fn a_share_is_kept_to_the_fraction_of_a_permit() {
 #[test]
 fn what_is_forced_need_never_come_in() {
     fn check<W: Word>() {
-        let settings = TokenBucket::builder(Rate::ZERO, 1).debt(5);
-        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let settings = AdjustableBucket::builder(Rate::ZERO, 1).debt(5);
+        let bucket = settings.build_on::<W>().unwrap();
         let plain = settings.build_on::<W>().unwrap();
         for (n, is_ok) in [(3, true), (3, true), (1, false)] {
             assert_eq!(bucket.force_at(millis(0), n).is_ok(), is_ok);
@@ -1129,8 +1133,8 @@ fn no_permits_at_all_are_forced_and_reserved_at_any_time() {
 #[test]
 fn without_a_limit_any_number_of_permits_is_granted() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1)
-            .build_adjustable_on::<W>()
+        let bucket = AdjustableBucket::builder(Rate::UNLIMITED, 1)
+            .build_on::<W>()
             .unwrap();
         assert!(bucket.take_at(millis(0), u32::MAX).is_ok());
         assert_eq!(bucket.force_at(millis(0), u32::MAX), Ok(()));
@@ -1179,10 +1183,11 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
         let per_period = |permits| Rate::new(permits, Duration::from_millis(PERIOD));
         let mut rate = draws.below(30) as u32;
         let mut largest = draws.within(1, 6);
-        let bucket = TokenBucket::builder(per_period(rate), largest).tick(Duration::from_millis(1));
+        let bucket =
+            AdjustableBucket::builder(per_period(rate), largest).tick(Duration::from_millis(1));
         let bucket = bucket
             .staleness(Duration::from_secs(1))
-            .build_adjustable_on::<W>()
+            .build_on::<W>()
             .unwrap();
         // What has come in by each grant, in hundredths of a permit, and the grant.
         let mut grants = Vec::<(u64, u64)>::new();
@@ -1288,8 +1293,8 @@ const CHANGES: u64 = if cfg!(debug_assertions) {
 /// A bucket of whole permits in each millisecond, with a clock that stands at a second.
 fn fast<W: Word>(burst: u64) -> (AdjustableBucket<W>, AtomicU64) {
     let bucket =
-        TokenBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
-    let bucket = bucket.build_adjustable_on::<W>().unwrap();
+        AdjustableBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
+    let bucket = bucket.build_on::<W>().unwrap();
     // It may be about as late as it is old.
     let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(1_000), burst, Carry::Reset));
     (bucket, AtomicU64::new(SECOND))

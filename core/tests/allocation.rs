@@ -8,8 +8,9 @@ use core::time::Duration;
 use allocations::allocations;
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter,
-    LimiterExt, ManualClock, Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableBucket, AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow,
+    LeasePool, Limiter, LimiterExt, ManualClock, Rate, SlidingWindow, StaleId, Timestamp,
+    TokenBucket, Unlimited, Word,
 };
 
 fn at(millis: u64) -> Timestamp {
@@ -89,9 +90,9 @@ fn limiters<W: Word>() {
             .unwrap(),
     );
     ask_everything(&Concurrency::<W>::try_new(3).unwrap());
-    let adjustable = TokenBucket::builder(rate, 3)
+    let adjustable = AdjustableBucket::builder(rate, 3)
         .debt(3)
-        .build_adjustable_on::<W>()
+        .build_on::<W>()
         .unwrap();
     ask_everything(&adjustable);
     adjustable

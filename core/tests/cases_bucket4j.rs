@@ -7,7 +7,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder};
+use portcullis_core::{
+    AdjustableBucket, Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder,
+};
 
 /// The largest of bucket4j's numbers.
 const MAX: u64 = i64::MAX as u64;
@@ -304,7 +306,7 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
         (130, -40, [(-40, -40), (-40, -52), (-10, -10), (130, 130)]),
     ];
     let now = Timestamp::from_secs(5);
-    let settings = TokenBucket::builder(Rate::per_second(1), 100).debt(100);
+    let settings = AdjustableBucket::builder(Rate::per_second(1), 100).debt(100);
     for (burst, has, after) in CASES {
         let ways = [
             Carry::Keep,
@@ -313,7 +315,7 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
             Carry::Reset,
         ];
         for (carry, (here, there)) in ways.into_iter().zip(after) {
-            let bucket = settings.build_adjustable().unwrap();
+            let bucket = settings.build().unwrap();
             bucket
                 .force_at(now, u32::try_from(100 - has).unwrap())
                 .unwrap();

@@ -7,8 +7,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, Carry, Denied, Rate, Reservation, Retry, Timestamp, TokenBucket,
-    TokenBucketBuilder,
+    AdjustableBucket, AdjustableBucketBuilder, Carry, Denied, Rate, Reservation, Retry, Timestamp,
+    TokenBucket, TokenBucketBuilder,
 };
 
 const fn nanos(n: u64) -> Timestamp {
@@ -34,9 +34,9 @@ mod x_time_rate {
 
     /// A limiter with so many tokens a second, of which any number may be reserved.
     fn limiter(rate: u32, burst: u64) -> AdjustableBucket {
-        TokenBucket::builder(Rate::per_second(rate), burst)
+        AdjustableBucket::builder(Rate::per_second(rate), burst)
             .debt(1_000)
-            .build_adjustable()
+            .build()
             .unwrap()
     }
 
@@ -171,9 +171,9 @@ mod x_time_rate {
     /// burst is at least 1.
     #[test]
     fn wait_inf() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 1)
+        let bucket = AdjustableBucket::builder(Rate::UNLIMITED, 1)
             .debt(10)
-            .build_adjustable()
+            .build()
             .unwrap();
         let _ = reserve(&bucket, 0, 3, 0);
         bucket
@@ -189,9 +189,9 @@ mod x_time_rate {
     /// `TestSetAfterZeroRate`: what has been taken while nothing came in has been taken.
     #[test]
     fn set_after_zero_rate() {
-        let bucket = TokenBucket::builder(Rate::ZERO, 1)
+        let bucket = AdjustableBucket::builder(Rate::ZERO, 1)
             .debt(10)
-            .build_adjustable()
+            .build()
             .unwrap();
         assert!(allows(&bucket, 0, 1));
         assert!(!allows(&bucket, 0, 1));
@@ -270,6 +270,19 @@ mod bucket4j {
             .tick(Duration::from_nanos(1))
     }
 
+    /// The same of one that can be replaced and reserved from.
+    fn replaceable(
+        capacity: u64,
+        refill: u32,
+        period: u64,
+        initial: u64,
+    ) -> AdjustableBucketBuilder {
+        let rate = Rate::new(refill, Duration::from_nanos(period));
+        AdjustableBucket::builder(rate, capacity)
+            .initial(initial)
+            .tick(Duration::from_nanos(1))
+    }
+
     /// What is consumed whatever there is, where it happens to be there: nothing is owed, and the
     /// rest remains.
     #[test]
@@ -333,7 +346,7 @@ mod bucket4j {
 
     /// 1.8 of 3, 3 ns after an empty start.
     fn replaced(carry: Carry) -> AdjustableBucket {
-        let bucket = bandwidth(3, 3, 5, 0).build_adjustable().unwrap();
+        let bucket = replaceable(3, 3, 5, 0).build().unwrap();
         assert_eq!(bucket.available_at(nanos(3)), 1);
         bucket
             .adjust_at(nanos(3), Rate::new(60, Duration::from_micros(1)), 60, carry)
@@ -364,9 +377,7 @@ mod bucket4j {
         for (now, available) in [(3, 58), (6, 58), (7, 59), (1_003, 60)] {
             assert_eq!(bucket.available_at(nanos(now)), available, "{now} ns");
         }
-        let bucket = bandwidth(500, 1, 1_000_000_000, 200)
-            .build_adjustable()
-            .unwrap();
+        let bucket = replaceable(500, 1, 1_000_000_000, 200).build().unwrap();
         bucket
             .adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Additive)
             .unwrap();
@@ -376,9 +387,7 @@ mod bucket4j {
     /// `PROPORTIONALLY`: 200 of 500 are 360 of 900.
     #[test]
     fn replace_with_the_same_share() {
-        let bucket = bandwidth(500, 1, 1_000_000_000, 200)
-            .build_adjustable()
-            .unwrap();
+        let bucket = replaceable(500, 1, 1_000_000_000, 200).build().unwrap();
         bucket
             .adjust_at(nanos(0), Rate::per_second(1), 900, Carry::Proportional)
             .unwrap();
@@ -394,10 +403,7 @@ mod bucket4j {
             (5, 41, Some(40)),
             (5, 39, None),
         ] {
-            let bucket = bandwidth(10, 10, 100, 1)
-                .debt(1_000)
-                .build_adjustable()
-                .unwrap();
+            let bucket = replaceable(10, 10, 100, 1).debt(1_000).build().unwrap();
             let reserved = bucket.reserve_at(nanos(0), n, Duration::from_nanos(most));
             let due = reserved.map(|reserved| reserved.due().as_nanos()).ok();
             assert_eq!(due, sleeps, "{n} within {most} ns");
@@ -451,10 +457,10 @@ mod guava {
     /// moment, so that the first wait after the change is half of theirs.
     #[test]
     fn set_rate_while_in_debt() {
-        let settings = TokenBucket::builder(Rate::per_second(1), 1)
+        let settings = AdjustableBucket::builder(Rate::per_second(1), 1)
             .initial(0)
             .debt(10);
-        let bucket = settings.build_adjustable().unwrap();
+        let bucket = settings.build().unwrap();
         let mut now = 0;
         assert_eq!(
             [1, 1].map(|n| acquire(&bucket, &mut now, n, 1_000)),
@@ -480,10 +486,10 @@ mod resilience4j {
 
     fn cycles(permits: u32, cycle: u64, debt: u64) -> AdjustableBucket {
         let rate = Rate::new(permits, Duration::from_nanos(cycle));
-        TokenBucket::builder(rate, permits.into())
+        AdjustableBucket::builder(rate, permits.into())
             .stepwise()
             .debt(debt)
-            .build_adjustable()
+            .build()
             .unwrap()
     }
 

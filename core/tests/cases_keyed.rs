@@ -8,8 +8,8 @@ use core::hash::{BuildHasher, Hash, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry,
-    Seed, Timestamp, TokenBucket,
+    AllOf, ConcurrencyRules, Denied, Keyed, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed,
+    Timestamp, TokenBucket, TokenBucketRules,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -23,22 +23,22 @@ fn table<L, S: BuildHasher>(limit: L, hasher: S) -> Table<L, S> {
     Keyed::new(limit, (0..128).map(|_| Line::new()).collect(), hasher)
 }
 
-fn bucket(rate: Rate, burst: u64) -> TokenBucket<KeyedWord> {
-    TokenBucket::builder(rate, burst).build_on().unwrap()
+fn bucket(rate: Rate, burst: u64) -> TokenBucketRules {
+    TokenBucket::builder(rate, burst).rules().unwrap()
 }
 
 /// So many each second for each key, and as many at once.
-fn per_second(n: u32) -> Table<TokenBucket<KeyedWord>> {
+fn per_second(n: u32) -> Table<TokenBucketRules> {
     table(bucket(Rate::per_second(n), n.into()), Seed::new())
 }
 
 /// So many each minute for each key, and as many at once.
-fn per_minute(n: u32) -> Table<TokenBucket<KeyedWord>> {
+fn per_minute(n: u32) -> Table<TokenBucketRules> {
     table(bucket(Rate::per_minute(n), n.into()), Seed::new())
 }
 
 /// Entries that are held in a table.
-fn held<L: portcullis_core::KeyedLimit, S: BuildHasher>(table: &Table<L, S>) -> usize {
+fn held<L: portcullis_core::KeyedRules, S: BuildHasher>(table: &Table<L, S>) -> usize {
     table.statistics_at(Timestamp::ZERO).held
 }
 
@@ -48,7 +48,7 @@ mod clipperhouse {
 
     /// A request of one key, judged by both limits.
     fn allow(
-        limits: &[Table<TokenBucket<KeyedWord>>; 2],
+        limits: &[Table<TokenBucketRules>; 2],
         key: &str,
         now: Timestamp,
     ) -> Result<(), portcullis_core::DeniedBy> {
@@ -156,7 +156,8 @@ mod clipperhouse {
     #[test]
     fn six_limits_of_a_key_and_seven_are_judged_as_two_are() {
         fn check<const N: usize>() {
-            let limits: [_; N] = core::array::from_fn(|index| Concurrency::new(3 + index as u32));
+            let limits: [_; N] =
+                core::array::from_fn(|index| ConcurrencyRules::new(3 + index as u32));
             let lines = (0..64).map(|_| Line::new()).collect::<Vec<_>>();
             let table = Keyed::with_limits(limits, lines, Seed::new());
             let all: [_; N] = core::array::from_fn(|limit| *table.key_of(limit, "a").unwrap());
@@ -251,7 +252,7 @@ mod webriots {
         let of = |seed| {
             let hasher = Seed::new();
             hasher.set(seed).unwrap();
-            table(Concurrency::new(1), hasher)
+            table(ConcurrencyRules::new(1), hasher)
         };
         let (before, after) = (of([1, 2]), of([3, 4]));
         // Two ids with one tag and one line; there are such among some ten thousand.
@@ -281,7 +282,7 @@ mod dotnet {
 
     #[test]
     fn a_partition_is_made_once_and_used_by_all_requests_of_its_key() {
-        let table = table(Concurrency::new(4), Seed::new());
+        let table = table(ConcurrencyRules::new(4), Seed::new());
         let key = table.key("a");
         let leases: Vec<_> = (0..4)
             .map(|_| Lease::try_acquire_at(table.key("a"), millis(0), 1))
@@ -293,7 +294,7 @@ mod dotnet {
 
     #[test]
     fn partitions_of_two_keys_are_two() {
-        let table = table(Concurrency::new(1), Seed::new());
+        let table = table(ConcurrencyRules::new(1), Seed::new());
         let _busy = Lease::try_acquire_at(table.key(&2u32), millis(0), 1).unwrap();
         assert!(table.key(&2u32).try_acquire_at(millis(0), 1).is_err());
         assert!(
@@ -315,7 +316,7 @@ mod dotnet {
             }
         }
         let count = Cell::new(0);
-        let table = table(Concurrency::new(2), Counting(&count));
+        let table = table(ConcurrencyRules::new(2), Counting(&count));
         for (name, hashed, entries) in [("1", 1, 1), ("1", 2, 1), ("2", 3, 2)] {
             let limiter = table.key(name);
             limiter.take_at(millis(0), 1).unwrap();
@@ -344,7 +345,7 @@ mod dotnet {
 
     #[test]
     fn partitions_that_are_idle_are_cleaned_up_and_the_one_in_use_is_not() {
-        let table = table(Concurrency::new(1), Seed::new());
+        let table = table(ConcurrencyRules::new(1), Seed::new());
         let _used = Lease::try_acquire_at(table.key(&3u32), millis(0), 1).unwrap();
         for key in [1u32, 2] {
             drop(table.key(&key).try_acquire_at(millis(0), 1).unwrap());
@@ -384,7 +385,7 @@ mod dotnet {
                 self.0.to_string().hash(state);
             }
         }
-        let table = table(Concurrency::new(1), Seed::new());
+        let table = table(ConcurrencyRules::new(1), Seed::new());
         let translated = Cell::new(0);
         let lease =
             Lease::try_acquire_at(table.key(&Number(1, &translated)), millis(0), 1).unwrap();
@@ -405,7 +406,7 @@ mod dotnet {
 
     #[test]
     fn what_is_known_of_a_translated_key_is_what_is_known_of_the_key() {
-        let table = table(Concurrency::new(5), Seed::new());
+        let table = table(ConcurrencyRules::new(5), Seed::new());
         let _lease = Lease::try_acquire_at(table.key("1"), millis(0), 2).unwrap();
         let outer = *table.key(&1.to_string());
         assert_eq!(

@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, CooldownWindow, FixedWindow,
-    KeyedWord, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, CooldownWindow,
+    FixedWindow, KeyedWord, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -81,8 +81,8 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
             .unwrap()
     };
     check("adjustable window", window().horizon() + SECOND, window);
-    let settings = TokenBucket::builder(Rate::per_second(10), 10);
-    let bucket = || settings.build_adjustable_on::<u32>().unwrap();
+    let settings = AdjustableBucket::builder(Rate::per_second(10), 10);
+    let bucket = || settings.build_on::<u32>().unwrap();
     check("adjustable bucket", bucket().horizon(), bucket);
 }
 
@@ -92,14 +92,10 @@ fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
         (Rate::per_minute(1_000_003), 10_000),
         (Rate::per_minute(999_983), 9_000),
     ] {
-        let bucket = TokenBucket::builder(rate, burst)
-            .build_adjustable()
-            .unwrap();
+        let bucket = AdjustableBucket::builder(rate, burst).build().unwrap();
         let horizon = bucket.horizon();
         for age in ages(horizon) {
-            let bucket = TokenBucket::builder(rate, burst)
-                .build_adjustable()
-                .unwrap();
+            let bucket = AdjustableBucket::builder(rate, burst).build().unwrap();
             let receipt = bucket.take_at(at(0), burst as u32).unwrap();
             let now = plus(at(0), age);
             let first = drain(&bucket, now);
@@ -117,8 +113,8 @@ fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
 fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a_rollback() {
     for rate in [Rate::ZERO, Rate::UNLIMITED] {
         for eighths in 1..=24u64 {
-            let build = TokenBucket::builder(rate, 100).tick(Duration::from_millis(1));
-            let bucket = build.build_adjustable_on::<u32>();
+            let build = AdjustableBucket::builder(rate, 100).tick(Duration::from_millis(1));
+            let bucket = build.build_on::<u32>();
             let Ok(bucket) = bucket else {
                 panic!("{rate:?} does not fit")
             };
@@ -180,9 +176,9 @@ fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() 
 fn many_refunds_out_of_turn_pass_no_bound() {
     fn check<W: Word>(most: u64) {
         for refunds in 1..=most {
-            let bucket = TokenBucket::builder(Rate::per_second(1_000), 10_000)
+            let bucket = AdjustableBucket::builder(Rate::per_second(1_000), 10_000)
                 .tick(Duration::from_millis(1));
-            let bucket = bucket.build_adjustable_on::<W>().unwrap();
+            let bucket = bucket.build_on::<W>().unwrap();
             let take = |n| bucket.take_at(at(0), n).unwrap();
             let (first, second) = (take(2_500), take(2_500));
             assert_eq!(
@@ -213,8 +209,8 @@ fn many_refunds_out_of_turn_pass_no_bound() {
 #[test]
 fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::per_second(1), 10_000).staleness(SECOND);
-        let bucket = bucket.build_adjustable_on::<W>().unwrap();
+        let bucket = AdjustableBucket::builder(Rate::per_second(1), 10_000).staleness(SECOND);
+        let bucket = bucket.build_on::<W>().unwrap();
         for burst in 1..5_000 {
             bucket
                 .adjust_at(at(0), Rate::per_second(1), burst, Carry::Reset)
@@ -235,8 +231,9 @@ fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
 #[test]
 fn a_change_that_is_late_settles_at_the_newest_grant() {
     // Under the old settings a time may be far older than under the new ones.
-    let bucket = TokenBucket::builder(Rate::per_second(1), 5_000).tick(Duration::from_micros(1));
-    let bucket = bucket.initial(0).build_adjustable().unwrap();
+    let bucket =
+        AdjustableBucket::builder(Rate::per_second(1), 5_000).tick(Duration::from_micros(1));
+    let bucket = bucket.initial(0).build().unwrap();
     assert!(
         bucket.take_at(at(100_000), 100).is_ok(),
         "a hundred came in"
@@ -246,10 +243,10 @@ fn a_change_that_is_late_settles_at_the_newest_grant() {
         .unwrap();
     assert_eq!(bucket.available_at(at(100_000)), 0);
 
-    let paused = TokenBucket::builder(Rate::ZERO, 100)
+    let paused = AdjustableBucket::builder(Rate::ZERO, 100)
         .initial(50)
         .tick(Duration::from_millis(1));
-    let paused = paused.build_adjustable_on::<u32>().unwrap();
+    let paused = paused.build_on::<u32>().unwrap();
     assert!(paused.take_at(at(5_000), 50).is_ok());
     match paused.adjust_at(at(4_000), Rate::per_second(100), 100, Carry::Keep) {
         Ok(()) | Err(ChangeError::Busy) => {}
@@ -260,9 +257,9 @@ fn a_change_that_is_late_settles_at_the_newest_grant() {
 
 #[test]
 fn what_is_past_its_due_is_worth_nothing() {
-    let bucket = TokenBucket::builder(Rate::per_second(10), 2)
+    let bucket = AdjustableBucket::builder(Rate::per_second(10), 2)
         .debt(9)
-        .build_adjustable()
+        .build()
         .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 2).unwrap();
     let reserved = bucket.reserve_at(at(0), 2, SECOND).unwrap();
@@ -285,9 +282,9 @@ fn what_is_past_its_due_is_worth_nothing() {
 fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
     let gate = Concurrency::new(1);
     let _held = gate.try_acquire(1).unwrap();
-    let bucket = TokenBucket::builder(Rate::per_second(10), 5)
+    let bucket = AdjustableBucket::builder(Rate::per_second(10), 5)
         .debt(9)
-        .build_adjustable()
+        .build()
         .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 5).unwrap();
     let reserved = bucket.reserve_at(at(0), 5, SECOND).unwrap();
@@ -298,9 +295,9 @@ fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
     );
     assert_eq!(reserved.cancel_at(at(0)), 5);
 
-    let taken = TokenBucket::builder(Rate::per_second(10), 5)
+    let taken = AdjustableBucket::builder(Rate::per_second(10), 5)
         .debt(9)
-        .build_adjustable()
+        .build()
         .unwrap();
     let mut lease = taken.try_acquire_at(at(0), 3).unwrap();
     let beyond = taken.reserve_at(at(0), 5, SECOND).unwrap();
@@ -315,8 +312,8 @@ fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
 #[test]
 fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_it_was() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::per_second(10), 8).debt(20);
-        let bucket = bucket.build_adjustable_on::<W>().unwrap();
+        let bucket = AdjustableBucket::builder(Rate::per_second(10), 8).debt(20);
+        let bucket = bucket.build_on::<W>().unwrap();
         let _taken = bucket.try_acquire_at(at(0), 8).unwrap();
         bucket.force_at(at(0), 2).unwrap();
         let reserved = bucket.reserve_at(at(700), 3, SECOND).unwrap();
@@ -339,9 +336,9 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
 
 #[test]
 fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
-    let bucket = TokenBucket::builder(Rate::per_second(10), 8)
+    let bucket = AdjustableBucket::builder(Rate::per_second(10), 8)
         .debt(20)
-        .build_adjustable()
+        .build()
         .unwrap();
     bucket.force_at(at(0), 10).unwrap();
     let first = bucket.take_at(at(1_000), 3).unwrap();
@@ -429,8 +426,8 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
         for spent in 0..=13 {
             for plan in 0..27 {
                 for (one, other) in [(1, 0), (2, 0), (1, 2)] {
-                    let bucket = TokenBucket::builder(Rate::per_second(10), 10).debt(5);
-                    let bucket = bucket.build_adjustable_on::<W>().unwrap();
+                    let bucket = AdjustableBucket::builder(Rate::per_second(10), 10).debt(5);
+                    let bucket = bucket.build_on::<W>().unwrap();
                     bucket.force_at(at(0), spent).unwrap();
                     let mut granted = u64::from(spent);
                     for step in 0..4 {
@@ -465,8 +462,8 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
 #[test]
 fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
     for (later, left) in [(0, 1), (100, 2), (1_000, 10), (500, 6), (900, 10)] {
-        let bucket = TokenBucket::builder(Rate::per_second(10), 10)
-            .build_adjustable()
+        let bucket = AdjustableBucket::builder(Rate::per_second(10), 10)
+            .build()
             .unwrap();
         bucket.take_at(at(0), 9).unwrap();
         bucket
@@ -482,9 +479,9 @@ fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
 #[test]
 fn a_tick_is_fine_enough_for_all_of_the_debt_to_be_reserved() {
     let rate = Rate::new(10, Duration::from_nanos(100));
-    let bucket = TokenBucket::builder(rate, 10)
+    let bucket = AdjustableBucket::builder(rate, 10)
         .debt(20)
-        .build_adjustable()
+        .build()
         .unwrap();
     let _taken = bucket.try_acquire_at(at(0), 10).unwrap();
     let reserved = (0..30)

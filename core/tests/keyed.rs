@@ -22,9 +22,10 @@ use std::rc::Rc;
 
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Key, Keyed, KeyedLimit,
-    KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed, SeedFixed,
-    Timestamp, TokenBucket, TokenBucketBuilder,
+    AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowBuilder,
+    FixedWindowRules, Idle, Key, Keyed, KeyedRules, KeyedStatistics, Lease, Limiter, LimiterExt,
+    Line, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket, TokenBucketBuilder,
+    TokenBucketRules,
 };
 
 /// How late a `now` may be: the staleness of every table here.
@@ -162,8 +163,8 @@ fn half(horizon: Duration) -> u64 {
     u64::try_from(horizon.as_nanos() / 2).unwrap_or(u64::MAX / 2)
 }
 
-fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucket<KeyedWord>, TokenBucket> {
-    let keyed = move || builder.build_on::<KeyedWord>().unwrap();
+fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucketRules, TokenBucket> {
+    let keyed = move || builder.rules().unwrap();
     let tick = keyed().tick();
     // A stepwise bucket's tick is its period in any case.
     let plain = move || builder.tick(tick).build().unwrap();
@@ -184,7 +185,7 @@ fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucket<KeyedWord
     }
 }
 
-fn buckets() -> Vec<Case<TokenBucket<KeyedWord>, TokenBucket>> {
+fn buckets() -> Vec<Case<TokenBucketRules, TokenBucket>> {
     let of = |rate, burst| bucket(rate, TokenBucket::builder(rate, burst));
     let quick = Rate::new(7, Duration::from_millis(10));
     let coarse = TokenBucket::builder(quick, 3).tick(Duration::from_millis(1));
@@ -200,8 +201,8 @@ fn buckets() -> Vec<Case<TokenBucket<KeyedWord>, TokenBucket>> {
     ]
 }
 
-fn window(builder: FixedWindowBuilder, bound: Bound) -> Case<FixedWindow<KeyedWord>, FixedWindow> {
-    let keyed = move || builder.build_on::<KeyedWord>().unwrap();
+fn window(builder: FixedWindowBuilder, bound: Bound) -> Case<FixedWindowRules, FixedWindow> {
+    let keyed = move || builder.rules().unwrap();
     let (name, span) = (format!("{builder:?}"), half(keyed().horizon()));
     Case {
         name,
@@ -212,7 +213,7 @@ fn window(builder: FixedWindowBuilder, bound: Bound) -> Case<FixedWindow<KeyedWo
     }
 }
 
-fn windows() -> Vec<Case<FixedWindow<KeyedWord>, FixedWindow>> {
+fn windows() -> Vec<Case<FixedWindowRules, FixedWindow>> {
     let grid = |limit, millis| {
         let builder = FixedWindow::builder(limit, Duration::from_millis(millis));
         window(
@@ -255,10 +256,10 @@ fn windows() -> Vec<Case<FixedWindow<KeyedWord>, FixedWindow>> {
     ]
 }
 
-fn concurrency(limit: u32) -> Case<Concurrency, Concurrency> {
+fn concurrency(limit: u32) -> Case<ConcurrencyRules, Concurrency> {
     Case {
         name: format!("{limit} at once"),
-        keyed: Box::new(move || Concurrency::new(limit)),
+        keyed: Box::new(move || ConcurrencyRules::new(limit)),
         plain: Box::new(move || Concurrency::new(limit)),
         bound: Bound::Out {
             limit: limit.into(),
@@ -319,7 +320,7 @@ struct User<P> {
 }
 
 /// A grant that may still be given back.
-struct Grant<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
+struct Grant<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     key: u64,
     keyed: Lease<Key<'t, Table<L, S>>>,
     /// Where keys do not share entries.
@@ -332,7 +333,7 @@ struct Grant<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
 
 /// Runs a random trace of `keys` keys on `table`. Where no two keys share an entry, each decision
 /// is `exact`: as that of the key's plain limiter, but for want of room.
-struct Trace<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
+struct Trace<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     case: &'t Case<L, P>,
     table: &'t Table<L, S>,
     is_exact: bool,
@@ -343,7 +344,7 @@ struct Trace<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> {
     tally: Tally,
 }
 
-impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
+impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
     fn new(case: &'t Case<L, P>, table: &'t Table<L, S>, is_exact: bool) -> Self {
         let (users, grants) = (HashMap::new(), Vec::new());
         Self {
@@ -667,7 +668,7 @@ impl<'t, L: KeyedLimit, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
 }
 
 /// Traces of `keys` keys on tables of so many lines.
-fn traces<L: KeyedLimit, P: Limiter>(
+fn traces<L: KeyedRules, P: Limiter>(
     cases: &[Case<L, P>],
     sizes: &[usize],
     keys: u64,
@@ -705,7 +706,7 @@ const STEPS: u32 = if cfg!(debug_assertions) {
 
 #[test]
 fn each_key_decides_as_its_own_limiter_where_there_is_room() {
-    fn check<L: KeyedLimit, P: Limiter>(what: &str, cases: &[Case<L, P>]) -> Tally {
+    fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>]) -> Tally {
         let tally = traces(cases, &[41, 64, 101], 40, STEPS);
         println!("{what}: {tally}");
         assert_eq!(tally.crowded, 0);
@@ -727,7 +728,7 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
 
 #[test]
 fn a_crowded_table_denies_but_never_grants_more() {
-    fn check<L: KeyedLimit, P: Limiter>(what: &str, cases: &[Case<L, P>], keys: u64) {
+    fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>], keys: u64) {
         let tally = traces(cases, &[1, 2, 3, 1, 2, 3], keys, STEPS);
         println!("{what}: {tally}");
         assert!(tally.crowded.min(tally.replaced).min(tally.late) > 1_000);
@@ -779,7 +780,7 @@ impl Hasher for Few {
 fn keys_that_share_a_tag_have_one_limit_or_limits_of_their_own_and_nothing_in_between() {
     // In small tables, so that entries of one tag lie in lines of other keys of the tag, and are
     // found by these.
-    fn check<L: KeyedLimit, P: Limiter>(what: &str, cases: &[Case<L, P>]) {
+    fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>]) {
         let mut tally = Tally::default();
         for case in cases {
             for (size, tags) in [(2, 1), (3, 1), (3, 2), (5, 3), (8, 12), (8, 40)] {
@@ -802,7 +803,7 @@ fn keys_that_share_a_tag_have_one_limit_or_limits_of_their_own_and_nothing_in_be
 fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
     let mut shared = 0;
     for one in 0..60u64 {
-        let table = Keyed::new(Concurrency::new(1), lines(5), FewTags(3));
+        let table = Keyed::new(ConcurrencyRules::new(1), lines(5), FewTags(3));
         assert!(table.key(&one).take_at(secs(0), 1).is_ok());
         for other in 0..60u64 {
             let is_shared = table.key(&other).available_at(secs(0)) == 0;
@@ -812,13 +813,13 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
                 "{one} and {other}"
             );
             let both = AllOf::new([*table.key(&one), *table.key(&other)]);
-            table.limits()[0].set_limit(2).unwrap();
+            table.rules()[0].set_limit(2).unwrap();
             assert_eq!(
                 both.try_acquire_at(secs(0), 1).is_err(),
                 is_shared,
                 "one is left for both"
             );
-            table.limits()[0].set_limit(1).unwrap();
+            table.rules()[0].set_limit(1).unwrap();
             shared += u32::from(is_shared);
         }
     }
@@ -829,11 +830,7 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
 
 #[test]
 fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
-    let small = |rate, burst| {
-        TokenBucket::builder(rate, burst)
-            .build_on::<KeyedWord>()
-            .unwrap()
-    };
+    let small = |rate, burst| TokenBucket::builder(rate, burst).rules().unwrap();
     let mut granted = 0;
     let mut denied_by = [0; 3];
     let mut crowded = 0;
@@ -916,7 +913,7 @@ fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
 fn two_keys_that_want_the_last_place_get_none_of_it() {
     // Seven of eight places are taken: a look finds room for each of two, and the second take does
     // not.
-    let table = Keyed::new(Concurrency::new(2), lines(1), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
     let _held: Vec<_> = limiters[..7]
         .iter()
@@ -950,7 +947,7 @@ fn two_keys_that_want_the_last_place_get_none_of_it() {
 
 #[test]
 fn a_key_that_is_named_twice_is_asked_for_both() {
-    let table = Keyed::new(Concurrency::new(3), lines(8), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     let (alice, again, bob) = (*table.key("alice"), *table.key("alice"), *table.key("bob"));
     assert_eq!(alice.id(), again.id());
     assert_ne!(alice.id(), bob.id());
@@ -967,7 +964,7 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
         (alice.available_at(secs(0)), bob.available_at(secs(0))),
         (3, 3)
     );
-    let other = Keyed::new(Concurrency::new(3), lines(8), seed(0));
+    let other = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     assert_ne!(alice.id(), other.key("alice").id(), "another table");
 }
 
@@ -994,7 +991,7 @@ fn counts(statistics: KeyedStatistics) -> [u64; 5] {
 #[test]
 fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
     let limit = TokenBucket::builder(Rate::per_second(1), 2)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     let take = |key: u64, now, n| {
@@ -1069,9 +1066,7 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
 
 #[test]
 fn a_longer_staleness_keeps_entries_longer() {
-    let limit = FixedWindow::builder(1, SECOND)
-        .build_on::<KeyedWord>()
-        .unwrap();
+    let limit = FixedWindow::builder(1, SECOND).rules().unwrap();
     let table = Keyed::new(limit, lines(1), seed(0)).with_staleness(Duration::from_mins(1));
     assert!(
         table
@@ -1097,11 +1092,9 @@ fn a_longer_staleness_keeps_entries_longer() {
 
 #[test]
 fn a_sweep_of_some_lines_leaves_the_others() {
-    let limit = FixedWindow::builder(1, SECOND)
-        .build_on::<KeyedWord>()
-        .unwrap();
+    let limit = FixedWindow::builder(1, SECOND).rules().unwrap();
     let fill = || {
-        let table = Keyed::new(limit_of(&limit), lines(10), seed(0));
+        let table = Keyed::new(limit, lines(10), seed(0));
         for key in 0..40u64 {
             assert!(table.key(&key).try_acquire_at(secs(1), 1).is_ok());
         }
@@ -1133,17 +1126,10 @@ fn a_sweep_of_some_lines_leaves_the_others() {
     }
 }
 
-/// A window with the same settings: a limiter is not `Clone`.
-fn limit_of(limit: &FixedWindow<KeyedWord>) -> FixedWindow<KeyedWord> {
-    FixedWindow::builder(limit.limit(), SECOND)
-        .build_on()
-        .unwrap()
-}
-
 #[test]
 fn a_question_creates_no_entry_and_a_denial_neither() {
     let limit = TokenBucket::builder(Rate::per_second(1), 2)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     for key in 0..100u64 {
@@ -1158,7 +1144,7 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
 
 #[test]
 fn a_table_without_a_line_denies_all() {
-    let table = Keyed::new(Concurrency::new(1), lines(0), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(1), lines(0), seed(0));
     let alice = *table.key("alice");
     assert_eq!(
         alice.try_acquire_at(secs(1), 1).unwrap_err(),
@@ -1179,7 +1165,7 @@ fn release_in_error(limiter: &dyn Limiter, n: u32) {
 
 #[test]
 fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
-    let table = Keyed::new(Concurrency::new(2), lines(1), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
     release_in_error(&*table.key("stranger"), 1);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 0, 0, 0, 0]);
     let limiters: Vec<_> = (0..8u64).map(|key| *table.key(&key)).collect();
@@ -1192,9 +1178,7 @@ fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
     drop(leases);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 8, 0, 0, 0]);
     // Of what comes back by time there is nothing to release.
-    let bucket = TokenBucket::builder(Rate::per_hour(1), 2)
-        .build_on::<KeyedWord>()
-        .unwrap();
+    let bucket = TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap();
     let table = Keyed::new(bucket, lines(1), seed(0));
     table.key("alice").release(1);
     table.key("alice").take_at(secs(0), 2).unwrap();
@@ -1204,7 +1188,7 @@ fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
 
 #[test]
 fn a_release_of_more_than_was_taken_does_not_shut_the_key_out() {
-    let table = Keyed::new(Concurrency::new(3), lines(1), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(3), lines(1), seed(0));
     let alice = *table.key("alice");
     alice.take_at(secs(0), 1).unwrap();
     release_in_error(&alice, 2);
@@ -1214,7 +1198,7 @@ fn a_release_of_more_than_was_taken_does_not_shut_the_key_out() {
 
 #[test]
 fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
-    let table = Keyed::new(Concurrency::new(1), lines(1), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(1), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
     let held: Vec<_> = limiters[..8]
         .iter()
@@ -1243,7 +1227,7 @@ fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
 fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
     // Half a second late, looking back another second: further than a limiter of this staleness
     // can.
-    fn check<L: KeyedLimit>(limit: impl Fn() -> L, all: u32) {
+    fn check<L: KeyedRules>(limit: impl Fn() -> L, all: u32) {
         let now = secs(100);
         for late in [0, 1, 500_000_000, 999_999_999, 1_000_000_000] {
             let before = at(now.as_nanos() - late);
@@ -1260,7 +1244,7 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
     let second = || {
         TokenBucket::builder(Rate::per_hour(1), 1)
             .staleness(SECOND)
-            .build_on::<KeyedWord>()
+            .rules()
             .unwrap()
     };
     assert_eq!(second().staleness(), SECOND);
@@ -1268,14 +1252,14 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
     // At this rate and tick, the word leaves but a second.
     let high =
         TokenBucket::builder(Rate::per_second(100_003), 200_000).tick(Duration::from_micros(1));
-    assert!(high.build_on::<KeyedWord>().unwrap().staleness() < 2 * SECOND);
-    check(|| high.build_on::<KeyedWord>().unwrap(), 200_000);
+    assert!(high.rules().unwrap().staleness() < 2 * SECOND);
+    check(|| high.rules().unwrap(), 200_000);
     let hour = Duration::from_hours(1);
     check(
         || {
             FixedWindow::builder(1, hour)
                 .staleness(SECOND)
-                .build_on::<KeyedWord>()
+                .rules()
                 .unwrap()
         },
         1,
@@ -1283,7 +1267,7 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
     let started = FixedWindow::builder(1, hour)
         .started_by_first_request()
         .staleness(SECOND);
-    check(|| started.build_on::<KeyedWord>().unwrap(), 1);
+    check(|| started.rules().unwrap(), 1);
 }
 
 #[test]
@@ -1291,7 +1275,7 @@ fn a_key_that_comes_late_after_it_was_forgotten_is_told_no_more_than_it_had_left
     // One permit a second: alice, who took hers at 10, is forgotten at 12 and not before, so that
     // she may come as late as for 11.
     let limit = TokenBucket::builder(Rate::per_second(1), 1)
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     let take = |key: u64, now| table.key(&key).try_acquire_at(at(now), 1).is_ok();
@@ -1339,7 +1323,7 @@ impl AsRef<[Line]> for Interrupted {
 
 #[test]
 fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entry_behind() {
-    fn check<L: KeyedLimit + 'static>(limit: impl Fn() -> L) {
+    fn check<L: KeyedRules + 'static>(limit: impl Fn() -> L) {
         let mut denied_outside = 0;
         for look in 1..=5 {
             let interrupt = Rc::new(Interrupt::default());
@@ -1384,24 +1368,16 @@ fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entr
             "the interrupt was before or after the look that counts"
         );
     }
-    check(|| {
-        TokenBucket::builder(Rate::per_hour(1), 2)
-            .build_on::<KeyedWord>()
-            .unwrap()
-    });
-    check(|| {
-        FixedWindow::builder(2, SECOND)
-            .build_on::<KeyedWord>()
-            .unwrap()
-    });
-    check(|| Concurrency::new(2));
+    check(|| TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap());
+    check(|| FixedWindow::builder(2, SECOND).rules().unwrap());
+    check(|| ConcurrencyRules::new(2));
 }
 
 // Leases.
 
 #[test]
 fn a_lease_of_a_key_can_be_split_and_merged() {
-    let table = Keyed::new(Concurrency::new(3), lines(8), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     let (alice, bob) = (table.key("alice"), table.key("bob"));
     let mut lease = Lease::try_acquire_at(alice, secs(0), 3).unwrap();
     let part = lease.split(1).unwrap();
@@ -1418,7 +1394,11 @@ fn a_lease_of_a_key_can_be_split_and_merged() {
 
 #[test]
 fn each_limit_of_a_key_is_counted_by_itself() {
-    let table = Keyed::with_limits([1, 2, 3, 4, 5].map(Concurrency::new), lines(64), seed(0));
+    let table = Keyed::with_limits(
+        [1, 2, 3, 4, 5].map(ConcurrencyRules::new),
+        lines(64),
+        seed(0),
+    );
     let of = |limit| *table.key_of(limit, "alice").unwrap();
     assert!(table.key_of(5, "alice").is_none());
     let mut held = Vec::new();
@@ -1456,7 +1436,11 @@ fn each_limit_of_a_key_is_counted_by_itself() {
 
 #[test]
 fn a_table_carries_256_limits() {
-    let table = Keyed::with_limits([const { Concurrency::new(1) }; 256], lines(256), seed(0));
+    let table = Keyed::with_limits(
+        [const { ConcurrencyRules::new(1) }; 256],
+        lines(256),
+        seed(0),
+    );
     let limiters: Vec<_> = (0..256)
         .map(|limit| *table.key_of(limit, "alice").unwrap())
         .collect();
@@ -1476,14 +1460,14 @@ fn a_table_carries_256_limits() {
 
 #[test]
 fn a_limit_that_is_changed_is_that_of_every_key() {
-    let table = Keyed::new(Concurrency::new(3), lines(8), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     let alice = *table.key("alice");
     let _held = alice.try_acquire_at(secs(0), 2).unwrap();
-    table.limits()[0].set_limit(1).unwrap();
+    table.rules()[0].set_limit(1).unwrap();
     assert_eq!((alice.available_at(secs(0)), alice.capacity()), (0, 1));
     assert!(alice.try_acquire_at(secs(0), 1).is_err());
     assert!(table.key("bob").try_acquire_at(secs(0), 2).is_err());
-    table.limits()[0].set_limit(4).unwrap();
+    table.rules()[0].set_limit(4).unwrap();
     assert_eq!(
         (
             alice.available_at(secs(0)),
@@ -1504,7 +1488,7 @@ fn a_seed_is_set_once_and_before_its_use() {
     same.set([1, 2]).unwrap();
     assert_eq!(seed.hash_one("alice"), same.hash_one("alice"));
 
-    let used = Keyed::new(Concurrency::new(1), lines(1), Seed::new());
+    let used = Keyed::new(ConcurrencyRules::new(1), lines(1), Seed::new());
     let before = used.key("alice").id();
     assert_eq!(used.seed().set([1, 2]), Err(SeedFixed));
     assert_eq!(used.key("alice").id(), before, "as it was");
@@ -1531,7 +1515,7 @@ fn another_seed_spreads_keys_in_another_way() {
     // Of keys that crowd each other out of a small table under one seed, others are denied under
     // another.
     let denied = |n: u64| -> Vec<u64> {
-        let table = Keyed::new(Concurrency::new(1), lines(4), seed(n));
+        let table = Keyed::new(ConcurrencyRules::new(1), lines(4), seed(n));
         let is_denied = |key: &u64| table.key(key).take_at(secs(0), 1).is_err();
         let denied = (0..40).filter(is_denied).collect();
         assert!(table.statistics_at(secs(0)).overflowed >= 8);
@@ -1544,14 +1528,15 @@ fn another_seed_spreads_keys_in_another_way() {
 #[test]
 fn any_hasher_and_any_key_will_do() {
     fn check<S: BuildHasher>(hasher: S) {
-        let table = Keyed::new(Concurrency::new(1), lines(64), hasher);
+        let table = Keyed::new(ConcurrencyRules::new(1), lines(64), hasher);
         let (v4, v6) = (
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
         );
         let mut leases = Vec::new();
         let mut take = |key: Key<'_, _>| {
-            let limiter: portcullis_core::KeyLimiter<'_, Keyed<Concurrency, Vec<Line>, S>> = *key;
+            let limiter: portcullis_core::KeyLimiter<'_, Keyed<ConcurrencyRules, Vec<Line>, S>> =
+                *key;
             leases.push(limiter.take_at(secs(0), 1));
             assert!(limiter.take_at(secs(0), 1).is_err());
         };
@@ -1582,11 +1567,15 @@ fn any_hasher_and_any_key_will_do() {
 #[test]
 fn a_table_lives_where_its_lines_do() {
     static LINES: [Line; 4] = [const { Line::new() }; 4];
-    static BORROWED: Keyed<Concurrency, &[Line]> =
-        Keyed::new(Concurrency::new(1), &LINES, Seed::new());
-    let array = Keyed::new(Concurrency::new(1), [Line::new(), Line::new()], Seed::new());
+    static BORROWED: Keyed<ConcurrencyRules, &[Line]> =
+        Keyed::new(ConcurrencyRules::new(1), &LINES, Seed::new());
+    let array = Keyed::new(
+        ConcurrencyRules::new(1),
+        [Line::new(), Line::new()],
+        Seed::new(),
+    );
     let boxed = Keyed::new(
-        Concurrency::new(1),
+        ConcurrencyRules::new(1),
         lines(3).into_boxed_slice(),
         Seed::new(),
     );
@@ -1602,7 +1591,7 @@ fn a_table_lives_where_its_lines_do() {
 
 #[test]
 fn a_table_and_its_keys_can_be_printed() {
-    let table = Keyed::new(Concurrency::new(1), lines(1), seed(0));
+    let table = Keyed::new(ConcurrencyRules::new(1), lines(1), seed(0));
     let is_told = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
     is_told(&table, "Keyed");
     is_told(&table.key("alice"), "KeyLimiter");
@@ -1613,7 +1602,7 @@ fn a_table_and_its_keys_can_be_printed() {
 fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
     let bucket = TokenBucket::builder(Rate::per_second(1_000), 10)
         .tick(Duration::from_nanos(1))
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let horizon = bucket.horizon();
     let table = Keyed::new(bucket, [Line::new()], seed(0)).with_staleness(horizon);
@@ -1634,7 +1623,7 @@ fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
 #[test]
 fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
     let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1))
-        .build_on::<KeyedWord>()
+        .rules()
         .unwrap();
     let horizon = window.horizon();
     let table = Keyed::new(window, [Line::new()], seed(0)).with_staleness(horizon);
@@ -1650,7 +1639,7 @@ fn each_key_starts_full_whatever_a_bucket_starts_with() {
     for initial in [0, 1, 5] {
         let limit = TokenBucket::builder(Rate::per_second(1), 5)
             .initial(initial)
-            .build_on()
+            .rules()
             .unwrap();
         let users = Keyed::new(limit, Line::for_keys(8), RandomState::new());
         for key in 0..4 {

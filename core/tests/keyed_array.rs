@@ -23,8 +23,8 @@ use std::sync::{Barrier, Mutex};
 use draws::Draws;
 use portcullis_core::{
     AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    Idle, Key, Keyed, KeyedArray, KeyedStatistics, KeyedWord, Lease, Limiter, LimiterExt, Line,
-    Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter, LimiterExt, Line, Penalty, Rate,
+    Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
 /// How late a `now` may be: the staleness of every table here, but where another one is set.
@@ -1338,7 +1338,7 @@ fn limits_by_user_and_by_tenant_take_from_all_or_none() {
     let mut tally = [0; 4];
     for state in 0..10 {
         let bucket = TokenBucket::builder(Rate::per_second(2), 3)
-            .build_on::<KeyedWord>()
+            .rules()
             .unwrap();
         let users = Keyed::new(bucket, lines(2), seed(state));
         let tenants = table_of(|| SlidingWindow::<8>::new(8, 4 * SECOND, 8), 1, state);

@@ -20,8 +20,8 @@ use std::time::Instant;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, KeyedWord, Lease, Limiter, LimiterExt, Line, Rate, Retry,
-    Seed, Timestamp, TokenBucket,
+    AllOf, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, LimiterExt, Line, Rate,
+    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 const fn at(nanos: u64) -> Timestamp {
@@ -51,9 +51,9 @@ const BURST: u64 = 1;
 const EACH: u64 = 100_000_000;
 const HONEST: u64 = u64::MAX;
 
-fn bucket() -> TokenBucket<KeyedWord> {
+fn bucket() -> TokenBucketRules {
     TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
-        .build_on()
+        .rules()
         .unwrap()
 }
 
@@ -86,13 +86,10 @@ struct Outcome {
 /// they come and as fast as they are forgotten. In between, one who asks for more than there is to
 /// get is told what a limiter of its own would say: no more, and where nobody `shares` its entry,
 /// no less.
-fn attack<S: BuildHasher>(
-    table: &Keyed<TokenBucket<KeyedWord>, Vec<Line>, S>,
-    shares: bool,
-) -> Outcome {
+fn attack<S: BuildHasher>(table: &Keyed<TokenBucketRules, Vec<Line>, S>, shares: bool) -> Outcome {
     const PHASE: u64 = KEYS / 20;
     let twin = TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
-        .tick(table.limits()[0].tick())
+        .tick(table.rules()[0].tick())
         .build()
         .unwrap();
     // The last is the honest one's.
@@ -261,7 +258,7 @@ fn a_table_is_its_lines_and_a_few_words() {
         assert_eq!(size_of_val(&table) - size_of_val(&small), 15 * 64);
         assert!(size_of_val(&small) <= 64 + 192, "{}", size_of_val(&small));
         let users = Keyed::with_limits(
-            [Concurrency::new(1), Concurrency::new(2)],
+            [ConcurrencyRules::new(1), ConcurrencyRules::new(2)],
             [Line::new()],
             seed(0),
         );
@@ -298,11 +295,7 @@ fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
     } else {
         1_000_000
     };
-    let once = || {
-        TokenBucket::builder(Rate::per_hour(1), 1)
-            .build_on::<KeyedWord>()
-            .unwrap()
-    };
+    let once = || TokenBucket::builder(Rate::per_hour(1), 1).rules().unwrap();
     for round in 0..3 {
         let table = Keyed::new(once(), Line::for_keys(keys as usize), seed(round));
         let (mut own, mut shared, mut crowded) = (0u64, 0u64, 0u64);
@@ -378,11 +371,7 @@ fn on_threads<R: Send>(work: impl Fn(u64) -> R + Sync) -> Vec<R> {
 #[test]
 fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
     // Keys that nobody has used, in tables of one and two lines, half of which other keys have.
-    let once = || {
-        TokenBucket::builder(Rate::per_hour(1), 1)
-            .build_on::<KeyedWord>()
-            .unwrap()
-    };
+    let once = || TokenBucket::builder(Rate::per_hour(1), 1).rules().unwrap();
     let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
     let (mut granted, mut crowded) = (0, 0);
     for size in [1, 2] {
@@ -457,7 +446,7 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
         // take what it sees for idle.
         let limit =
             TokenBucket::builder(Rate::per_second(2), 1).staleness(Duration::from_hours(240));
-        let limit = limit.build_on::<KeyedWord>().unwrap();
+        let limit = limit.rules().unwrap();
         let table = Keyed::new(limit, lines(size), seed(size as u64));
         let (clock, newest) = (AtomicU64::new(3_000 * MILLI), AtomicU64::new(0));
         let begun = Instant::now();
@@ -528,7 +517,7 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
 fn threads_that_take_and_release_lose_no_permit_and_no_entry() {
     const LIMIT: u32 = 3;
     for (size, keys) in [(1, 8), (1, 12), (2, 24), (3, 40), (2, 10)] {
-        let table = Keyed::new(Concurrency::new(LIMIT), lines(size), seed(size as u64));
+        let table = Keyed::new(ConcurrencyRules::new(LIMIT), lines(size), seed(size as u64));
         let out: Vec<AtomicU32> = (0..keys).map(|_| AtomicU32::new(0)).collect();
         let begun = Instant::now();
         let granted: u64 = on_threads(|thread| {
@@ -580,8 +569,8 @@ fn threads_that_take_and_release_lose_no_permit_and_no_entry() {
 #[test]
 fn threads_that_take_by_user_and_tenant_in_any_order_lose_nothing() {
     const LIMIT: u32 = 2;
-    let users = Keyed::new(Concurrency::new(LIMIT), lines(1), seed(0));
-    let tenants = Keyed::new(Concurrency::new(LIMIT), lines(1), seed(1));
+    let users = Keyed::new(ConcurrencyRules::new(LIMIT), lines(1), seed(0));
+    let tenants = Keyed::new(ConcurrencyRules::new(LIMIT), lines(1), seed(1));
     let all = Concurrency::new(5);
     let out: [Vec<AtomicU32>; 2] = [0, 1].map(|_| (0..10).map(|_| AtomicU32::new(0)).collect());
     let begun = Instant::now();

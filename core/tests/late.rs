@@ -41,7 +41,7 @@ fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
     check(&bucket().build_on::<u32>().unwrap(), "32 bits");
     let seed = Seed::new();
     seed.set([3, 4]).unwrap();
-    let table = Keyed::new(bucket().build_on().unwrap(), vec![Line::new()], seed);
+    let table = Keyed::new(bucket().rules().unwrap(), vec![Line::new()], seed);
     check(&*table.key("alice"), "by key");
 }
 

@@ -8,8 +8,8 @@ use portcullis_core::metadata::{
     self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used,
 };
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Receipt,
-    Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt,
+    Rate, Receipt, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 #[cfg(feature = "std")]
 use portcullis_core::{Keyed, KeyedArray, Line, Seed};
@@ -452,7 +452,7 @@ fn a_key_offers_what_its_limiter_offers() {
         RETRY_AFTER.of_denied(&*key, NOW, crowded),
         Some(Retry::After(Duration::from_secs(1)))
     );
-    let one_word = Keyed::new(Concurrency::new(1), Line::for_keys(1), Seed::new());
+    let one_word = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     assert!(
         metadata::names(&*one_word.key("alice"), NOW, Some(denied)).eq([
             "RETRY_AFTER",

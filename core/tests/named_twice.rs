@@ -16,18 +16,18 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableWindow, AllLease, AllOf, Composable, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Limiter, LimiterId, Line, Penalty, Rate,
-    Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited,
-    Word,
+    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Composable, Concurrency, ConcurrencyRules,
+    Counted, Denied, Escalation, FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray,
+    Limiter, LimiterId, Line, Penalty, Rate, Receipt, Refund, Retry, Seed, SlicedBucket,
+    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketRules, Unlimited, Word,
 };
 
 /// A limiter that names come to: itself, or a key of a table.
 enum Base<W: Word> {
     Itself(Box<dyn Limiter>),
-    Buckets(Keyed<TokenBucket<KeyedWord>, Vec<Line>>),
-    Windows(Keyed<FixedWindow<KeyedWord>, Vec<Line>>),
-    Permits(Keyed<Concurrency<W>, Vec<Line>>),
+    Buckets(Keyed<TokenBucketRules, Vec<Line>>),
+    Windows(Keyed<FixedWindowRules, Vec<Line>>),
+    Permits(Keyed<ConcurrencyRules, Vec<Line>>),
     Array(KeyedArray<SlidingWindow<5, W>, Vec<SlidingWindow<5, W>>, Vec<Line>>),
     ArrayOfPermits(KeyedArray<Concurrency<W>, Vec<Concurrency<W>>, Vec<Line>>),
     ArrayOfPairs(KeyedArray<Pair<W>, Vec<Pair<W>>, Vec<Line>>),
@@ -88,11 +88,15 @@ impl<W: Word> Base<W> {
                 (Box::new(unlimited.unwrap()), "bucket without a limit")
             }
             9 => (
-                Box::new(bucket().build_sliced_on::<W>().unwrap()),
+                Box::new(SlicedBucket::builder(rate, limit).build_on::<W>().unwrap()),
                 "sliced bucket",
             ),
             10 => (
-                Box::new(bucket().build_adjustable_on::<W>().unwrap()),
+                Box::new(
+                    AdjustableBucket::builder(rate, limit)
+                        .build_on::<W>()
+                        .unwrap(),
+                ),
                 "adjustable bucket",
             ),
             11 => {
@@ -101,17 +105,20 @@ impl<W: Word> Base<W> {
             }
             12 => {
                 return (
-                    Self::Buckets(keyed(bucket().build_on().unwrap())),
+                    Self::Buckets(keyed(bucket().rules().unwrap())),
                     "keyed bucket",
                 );
             }
             13 => {
                 return (
-                    Self::Windows(keyed(window().build_on().unwrap())),
+                    Self::Windows(keyed(window().rules().unwrap())),
                     "keyed window",
                 );
             }
-            14 => return (Self::Permits(keyed(permits())), "keyed concurrency"),
+            14 => {
+                let rules = ConcurrencyRules::new(limit as u32);
+                return (Self::Permits(keyed(rules)), "keyed concurrency");
+            }
             15 => {
                 return (
                     Self::Array(array(|| sliding().build_on().unwrap())),

@@ -148,8 +148,8 @@ fn an_adjustable_bucket_denies_without_writing() {
     bucket.take_at(at(0), 3).unwrap();
     denies_without_writing(bucket, at(999), Some(at(1_000)));
 
-    let builder = TokenBucket::builder(Rate::per_second(1), 3).debt(3);
-    let narrow = builder.build_adjustable_on::<u32>().unwrap();
+    let builder = AdjustableBucket::builder(Rate::per_second(1), 3).debt(3);
+    let narrow = builder.build_on::<u32>().unwrap();
     narrow.force_at(at(5_000), 5).unwrap();
     denies_without_writing(narrow, at(7_999), Some(at(8_000)));
 }

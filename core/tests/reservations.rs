@@ -9,9 +9,7 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{
-    AdjustableBucket, Denied, Lease, Rate, Reservation, Retry, Timestamp, TokenBucket, Word,
-};
+use portcullis_core::{AdjustableBucket, Denied, Lease, Rate, Reservation, Retry, Timestamp, Word};
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
@@ -39,11 +37,11 @@ impl Scene {
     fn build<W: Word>(&self) -> AdjustableBucket<W> {
         let rate = Rate::new(self.permits, Duration::from_nanos(self.period));
         let tick = if self.coarse { self.grain } else { 1 };
-        TokenBucket::builder(rate, self.burst.into())
+        AdjustableBucket::builder(rate, self.burst.into())
             .debt(self.debt.into())
             .tick(Duration::from_nanos(tick))
             .staleness(Duration::from_secs(1))
-            .build_adjustable_on()
+            .build_on()
             .unwrap()
     }
 
@@ -739,10 +737,10 @@ fn by_the_tick_at_which_a_reservation_is_due_no_more_than_a_full_bucket_has_come
         // after the fourth.
         let bucket = |burst, permits, period, debt| {
             let rate = Rate::new(permits, Duration::from_millis(period));
-            let settings = TokenBucket::builder(rate, burst).debt(debt);
+            let settings = AdjustableBucket::builder(rate, burst).debt(debt);
             let bucket = settings
                 .tick(Duration::from_millis(100))
-                .build_adjustable_on::<W>()
+                .build_on::<W>()
                 .unwrap();
             let _ = bucket.try_acquire_at(nanos(0), burst as u32).unwrap();
             bucket
@@ -912,11 +910,11 @@ fn without_a_declared_debt_nothing_can_be_reserved_ahead() {
 #[test]
 fn who_is_as_late_as_may_be_finds_nothing_in_a_debt_that_was_rounded_up() {
     fn check<W: Word>() {
-        let settings = TokenBucket::builder(Rate::per_second(3), 6).debt(1);
+        let settings = AdjustableBucket::builder(Rate::per_second(3), 6).debt(1);
         let settings = settings
             .tick(Duration::from_secs(1))
             .staleness(Duration::from_secs(1));
-        let bucket = settings.build_adjustable_on::<W>().unwrap();
+        let bucket = settings.build_on::<W>().unwrap();
         let at = Timestamp::from_secs;
         let _one = bucket.try_acquire_at(at(10), 1).unwrap();
         let reserved = bucket

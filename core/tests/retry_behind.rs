@@ -15,9 +15,8 @@ use core::time::Duration;
 use draws::Draws;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, Carry, Concurrency, CooldownWindow, Counted, Denied,
-    Escalation, FixedWindow, Keyed, KeyedArray, KeyedWord, Limiter, Line, Penalty, Rate, Retry,
-    Seed, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder,
-    Unlimited, Word,
+    Escalation, FixedWindow, Keyed, KeyedArray, Limiter, Line, Penalty, Rate, Retry, Seed,
+    SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -245,16 +244,52 @@ const PERIODS: [u64; 8] = [
     86_400_000_000_000,
 ];
 
+/// What a bucket of any kind is built with.
+#[derive(Clone, Copy)]
+struct Chosen {
+    rate: Rate,
+    burst: u64,
+    initial: u64,
+    stepwise: bool,
+    tick: Option<u64>,
+    origin: Option<u64>,
+}
+
+/// A builder of a bucket of that kind.
+macro_rules! chosen {
+    ($bucket:ident, $chosen:expr) => {{
+        let chosen: Chosen = $chosen;
+        let mut builder = $bucket::builder(chosen.rate, chosen.burst).initial(chosen.initial);
+        if chosen.stepwise {
+            builder = builder.stepwise();
+        }
+        if let Some(tick) = chosen.tick {
+            builder = builder.tick(nanos(tick));
+        }
+        if let Some(origin) = chosen.origin {
+            builder = builder.origin(at(origin));
+        }
+        builder
+    }};
+}
+
 /// A bucket, and how long a permit takes, about.
-fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (TokenBucketBuilder, u64) {
+fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (Chosen, u64) {
     let (permits, period) = (draws.below(12), draws.one_of(&PERIODS));
     let burst = draws.within(1, 7);
     let rate = Rate::new(permits as u32, nanos(period));
-    let mut builder = TokenBucket::builder(rate, burst).initial(draws.within(0, burst));
+    let mut chosen = Chosen {
+        rate,
+        burst,
+        initial: draws.within(0, burst),
+        stepwise: false,
+        tick: None,
+        origin: None,
+    };
     let mut tick = 1;
     match draws.below(4) {
         0 => {
-            builder = builder.stepwise();
+            chosen.stepwise = true;
             tick = period;
         }
         1 => {
@@ -268,20 +303,21 @@ fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (TokenBucketBuilder, u6
                 period,
                 3 * period,
             ]);
-            builder = builder.tick(nanos(tick));
+            chosen.tick = Some(tick);
         }
         _ => {}
     }
     if draws.once_in(4) {
-        builder = builder.origin(at(draws.magnitude(1 << 40)));
+        chosen.origin = Some(draws.magnitude(1 << 40));
     }
     tally.lossy += u64::from(permits * tick > (burst - 1) * period);
-    (builder, (period / permits.max(1)).max(tick))
+    (chosen, (period / permits.max(1)).max(tick))
 }
 
 fn token_bucket<W: Word>() {
     let tally = each_case("token bucket", |draws, tally| {
-        let (mut builder, scale) = a_bucket(draws, tally);
+        let (chosen, scale) = a_bucket(draws, tally);
+        let mut builder = chosen!(TokenBucket, chosen);
         if draws.once_in(2) {
             builder = builder.debt(draws.within(1, 9));
         }
@@ -315,11 +351,12 @@ fn a_token_bucket_says_when_so_much_will_have_come_in() {
 
 fn adjustable_bucket<W: Word>() {
     let tally = each_case("adjustable bucket", |draws, tally| {
-        let (mut builder, scale) = a_bucket(draws, tally);
+        let (chosen, scale) = a_bucket(draws, tally);
+        let mut builder = chosen!(AdjustableBucket, chosen);
         if draws.once_in(2) {
             builder = builder.debt(draws.within(1, 9));
         }
-        let Ok(_) = builder.build_adjustable_on::<W>() else {
+        let Ok(_) = builder.build_on::<W>() else {
             return;
         };
         tally.built += 1;
@@ -340,7 +377,7 @@ fn adjustable_bucket<W: Word>() {
             _ => take(bucket, (now, n, choice)),
         };
         agrees(
-            || builder.build_adjustable_on::<W>().unwrap(),
+            || builder.build_on::<W>().unwrap(),
             touch,
             &Times::any(scale),
             draws,
@@ -358,8 +395,9 @@ fn an_adjustable_bucket_says_when_so_much_will_have_come_in() {
 
 fn sliced_bucket<W: Word>() {
     let tally = each_case("sliced bucket", |draws, tally| {
-        let (builder, scale) = a_bucket(draws, tally);
-        let Ok(_) = builder.build_sliced_on::<W>() else {
+        let (chosen, scale) = a_bucket(draws, tally);
+        let builder = chosen!(SlicedBucket, chosen);
+        let Ok(_) = builder.build_on::<W>() else {
             return;
         };
         tally.built += 1;
@@ -372,7 +410,7 @@ fn sliced_bucket<W: Word>() {
             }
         };
         agrees(
-            || builder.build_sliced_on::<W>().unwrap(),
+            || builder.build_on::<W>().unwrap(),
             touch,
             &Times::any(scale),
             draws,
@@ -824,9 +862,7 @@ fn wrappers_and_tables_pass_it_on() {
         seed.set([n, !n]).unwrap();
         seed
     };
-    let of_a_key = FixedWindow::builder(2, SECOND)
-        .build_on::<KeyedWord>()
-        .unwrap();
+    let of_a_key = FixedWindow::builder(2, SECOND).rules().unwrap();
     let keyed = Keyed::new(of_a_key, [const { Line::new() }; 4], seed(1));
     check("a table", &keyed.key("key"));
     let limiters: Vec<_> = (0..32).map(|_| window()).collect();
@@ -923,7 +959,10 @@ fn any_settings<W: Word>() {
         let tick = nanos(draws.magnitude(u64::MAX).max(1));
         let origin = at(draws.magnitude(u64::MAX));
         let permits = draws.magnitude(u32::MAX.into()) as u32;
-        let mut bucket = TokenBucket::builder(Rate::new(permits, span), a).origin(origin);
+        let rate = Rate::new(permits, span);
+        let mut bucket = TokenBucket::builder(rate, a).origin(origin);
+        let mut live = AdjustableBucket::builder(rate, a).origin(origin);
+        let mut sliced = SlicedBucket::builder(rate, a).origin(origin);
         let mut fixed = FixedWindow::builder(a, span).origin(origin);
         let mut adjustable = AdjustableWindow::builder(a, span).origin(origin);
         let mut cooldown = CooldownWindow::builder(a, span).origin(origin);
@@ -936,9 +975,15 @@ fn any_settings<W: Word>() {
             sliding = sliding.strict();
         }
         match draws.below(3) {
-            0 => bucket = bucket.stepwise(),
+            0 => {
+                bucket = bucket.stepwise();
+                live = live.stepwise();
+                sliced = sliced.stepwise();
+            }
             1 => {
                 bucket = bucket.tick(tick);
+                live = live.tick(tick);
+                sliced = sliced.tick(tick);
                 fixed = fixed.tick(tick);
                 adjustable = adjustable.tick(tick);
                 cooldown = cooldown.tick(tick);
@@ -962,16 +1007,15 @@ fn any_settings<W: Word>() {
             0,
         );
         ask(
-            bucket
-                .build_adjustable_on::<W>()
+            live.build_on::<W>()
                 .ok()
                 .as_ref()
                 .map(|limiter| limiter as _),
             0,
         );
         ask(
-            bucket
-                .build_sliced_on::<W>()
+            sliced
+                .build_on::<W>()
                 .ok()
                 .as_ref()
                 .map(|limiter| limiter as _),

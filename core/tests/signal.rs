@@ -420,10 +420,10 @@ mod interrupted {
     };
 
     static ADJUSTED: Adjusted = Adjusted {
-        bucket: match TokenBucket::builder(BUCKET, 5)
+        bucket: match AdjustableBucket::builder(BUCKET, 5)
             .tick(Duration::from_nanos(1))
             .debt(9)
-            .build_adjustable()
+            .build()
         {
             Ok(bucket) => bucket,
             Err(_) => panic!("does not fit"),

@@ -38,9 +38,9 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Ten permits a second, and a burst of twenty, of which so many are there at first.
 fn bucket<W: Word>(initial: u64) -> SlicedBucket<W> {
-    TokenBucket::builder(Rate::per_second(10), 20)
+    SlicedBucket::builder(Rate::per_second(10), 20)
         .initial(initial)
-        .build_sliced_on()
+        .build_on()
         .unwrap()
 }
 
@@ -373,7 +373,7 @@ fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
     let mut fullest = i128::MIN;
     let mut period = 1;
     for seed in 0..count {
-        let Ok(bucket) = TokenBucket::builder(rate, burst).build_sliced_on::<W>() else {
+        let Ok(bucket) = SlicedBucket::builder(rate, burst).build_on::<W>() else {
             return;
         };
         let mut draws = Draws::Seeded {
@@ -437,8 +437,8 @@ fn a_slice_that_was_idle_gives_back_no_more_than_there_was_room_for() {
         // What it has is taken at the last instant that it may be taken at, after the cut or after
         // it has settled anew.
         for anew in [false, true] {
-            let builder = TokenBucket::builder(Rate::per_second(100), 200);
-            let bucket = builder.build_sliced_on::<W>().unwrap();
+            let builder = SlicedBucket::builder(Rate::per_second(100), 200);
+            let bucket = builder.build_on::<W>().unwrap();
             let slice = bucket.slice_at(at(1_000), 100).unwrap();
             let start = if anew { 9_000 } else { 1_000 };
             assert_eq!(take(&slice, at(start), 1), 1);
@@ -474,8 +474,8 @@ fn a_slice_takes_at_no_instant_that_is_not_settled() {
 fn a_slice_that_settles_for_a_tick_asks_again_in_the_first_instant_of_the_next_one() {
     fn check<W: Word>() {
         for then in [1_999_999_999, 2_000_000_000] {
-            let builder = TokenBucket::builder(Rate::per_second(5), 10).stepwise();
-            let bucket = builder.build_sliced_on::<W>().unwrap();
+            let builder = SlicedBucket::builder(Rate::per_second(5), 10).stepwise();
+            let bucket = builder.build_on::<W>().unwrap();
             let slice = bucket.slice_at(at(1_000), 5).unwrap();
             assert_eq!(
                 (bucket.hold(), take(&slice, ns(then), 5)),
@@ -493,8 +493,8 @@ fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever()
     fn check<W: Word>() {
         for (laps, part) in (0..3).flat_map(|laps| (1..64).map(move |part| (laps, part))) {
             for used in [false, true] {
-                let builder = TokenBucket::builder(Rate::per_second(1_000), 100);
-                let bucket = builder.build_sliced_on::<W>().unwrap();
+                let builder = SlicedBucket::builder(Rate::per_second(1_000), 100);
+                let bucket = builder.build_on::<W>().unwrap();
                 let horizon = nanos(bucket.horizon()).min(u64::MAX / 8);
                 let slice = bucket.slice_at(at(1), 40).unwrap();
                 assert_eq!(take(&slice, at(1), 15), 15);
@@ -528,8 +528,8 @@ fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever()
 #[test]
 fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::per_second(10_000), 4)
-            .build_sliced_on::<W>()
+        let bucket = SlicedBucket::builder(Rate::per_second(10_000), 4)
+            .build_on::<W>()
             .unwrap();
         let tick = nanos(bucket.tick());
         assert_eq!(take(&bucket, at(1_000), 1), 1);
@@ -613,8 +613,8 @@ fn slices_have_at_most_half_of_the_burst_together() {
         refused(7, 6);
         assert_eq!((bucket.sliced(), four.size()), (4, 4));
         drop(four);
-        let one = TokenBucket::builder(Rate::per_second(1), 1)
-            .build_sliced_on::<W>()
+        let one = SlicedBucket::builder(Rate::per_second(1), 1)
+            .build_on::<W>()
             .unwrap();
         assert!(matches!(
             one.slice_at(at(0), 1),
@@ -786,7 +786,7 @@ fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
 #[test]
 fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
     fn check<W: Word>(rate: Rate) {
-        let build = |burst| TokenBucket::builder(rate, burst).build_sliced_on::<W>();
+        let build = |burst| SlicedBucket::builder(rate, burst).build_on::<W>();
         let Err(SettingsError::TooLarge {
             setting: Setting::Burst,
             max,
@@ -830,30 +830,22 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
     ] {
         check::<u32>(rate);
     }
-    let builder = TokenBucket::builder(Rate::per_second(1), 4);
-    let debt = builder.debt(1).build_sliced().unwrap_err();
+    let builder = SlicedBucket::builder(Rate::per_second(1), 4);
     assert_eq!(
-        debt,
-        SettingsError::TooLarge {
-            setting: Setting::Debt,
-            max: 0
-        }
-    );
-    assert_eq!(
-        builder.initial(5).build_sliced().unwrap_err(),
+        builder.initial(5).build().unwrap_err(),
         SettingsError::TooLarge {
             setting: Setting::Initial,
             max: 4
         }
     );
     assert!(
-        TokenBucket::builder(Rate::per_second(1), 0)
-            .build_sliced()
+        SlicedBucket::builder(Rate::per_second(1), 0)
+            .build()
             .is_err()
     );
     // Where no burst would do, the rate is named.
-    let fast = TokenBucket::builder(Rate::new(u32::MAX, Duration::from_nanos(1)), 4)
-        .build_sliced_on::<u32>();
+    let fast =
+        SlicedBucket::builder(Rate::new(u32::MAX, Duration::from_nanos(1)), 4).build_on::<u32>();
     assert!(
         matches!(
             fast,
@@ -871,9 +863,7 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
 #[test]
 fn without_slices_it_decides_as_a_token_bucket_does() {
     fn check<W: Word>(rate: Rate, burst: u64) {
-        let sliced = TokenBucket::builder(rate, burst)
-            .build_sliced_on::<W>()
-            .unwrap();
+        let sliced = SlicedBucket::builder(rate, burst).build_on::<W>().unwrap();
         let tick = sliced.tick();
         let plain = TokenBucket::builder(rate, burst)
             .tick(tick)
@@ -919,8 +909,8 @@ fn without_slices_it_decides_as_a_token_bucket_does() {
 #[test]
 fn a_slice_of_a_bucket_without_refill_has_its_share_and_no_more() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::ZERO, 10)
-            .build_sliced_on::<W>()
+        let bucket = SlicedBucket::builder(Rate::ZERO, 10)
+            .build_on::<W>()
             .unwrap();
         let slice = bucket.slice_at(at(0), 5).unwrap();
         assert_eq!(take(&slice, Timestamp::MAX, 4), 4);
@@ -941,8 +931,8 @@ fn a_slice_of_a_bucket_without_refill_has_its_share_and_no_more() {
 #[test]
 fn a_slice_of_an_unlimited_bucket_is_never_denied_what_fits_the_word() {
     fn check<W: Word>() {
-        let bucket = TokenBucket::builder(Rate::UNLIMITED, 10)
-            .build_sliced_on::<W>()
+        let bucket = SlicedBucket::builder(Rate::UNLIMITED, 10)
+            .build_on::<W>()
             .unwrap();
         let slice = bucket.slice_at(at(0), 5).unwrap();
         for n in [0, 1, 5, 6, 1_000, 1_000_000] {
@@ -957,10 +947,10 @@ fn a_slice_of_an_unlimited_bucket_is_never_denied_what_fits_the_word() {
 
 #[test]
 fn a_slice_of_a_stepwise_bucket_keeps_the_steps() {
-    let bucket = TokenBucket::builder(Rate::per_second(5), 10)
+    let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
         .stepwise()
         .initial(0)
-        .build_sliced()
+        .build()
         .unwrap();
     assert!(bucket.slice_at(at(999), 1).is_err());
     let slice = bucket.slice_at(at(1_000), 5).unwrap();
@@ -997,8 +987,8 @@ fn saturated<W: Word>(
     step: Duration,
     mut demand: impl FnMut(usize, &[Slice<&SlicedBucket<W>>], Timestamp) -> u64,
 ) {
-    let bucket = TokenBucket::builder(Rate::per_second(1_000), 100)
-        .build_sliced_on::<W>()
+    let bucket = SlicedBucket::builder(Rate::per_second(1_000), 100)
+        .build_on::<W>()
         .unwrap();
     let slices: Vec<_> = sizes
         .iter()
@@ -1450,8 +1440,8 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
         for seed in 0..if cfg!(debug_assertions) { 4 } else { 12 } {
             // One and a half in a microsecond.
             let rate = Rate::new(3, Duration::from_micros(2));
-            let builder = TokenBucket::builder(rate, BURST).tick(Duration::from_micros(1));
-            let bucket = builder.build_sliced_on::<W>().unwrap();
+            let builder = SlicedBucket::builder(rate, BURST).tick(Duration::from_micros(1));
+            let bucket = builder.build_on::<W>().unwrap();
             let (clock, begun) = (AtomicU64::new(0), AtomicU64::new(0));
             let mut spans = Spans::new();
             std::thread::scope(|scope| {

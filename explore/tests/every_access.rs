@@ -11,7 +11,8 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use portcullis_core::{
-    Carry, Concurrency, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket, Word,
+    AdjustableBucket, Carry, ConcurrencyRules, FixedWindowRules, KeyedWord, Limiter, Rate,
+    Timestamp, TokenBucketRules, Word,
 };
 use portcullis_explore::Plan;
 
@@ -283,9 +284,9 @@ tests_of_all! {
     adjustable_window_32: Changing<u32>, 3;
     sliced_bucket_64: Sliced<u64>, 2;
     sliced_bucket_32: Sliced<u32>, 2;
-    keyed_bucket: Table<TokenBucket<KeyedWord>>, 1;
-    keyed_window: Table<FixedWindow<KeyedWord>>, 1;
-    keyed_concurrency: Table<Concurrency<u64>>, 1;
+    keyed_bucket: Table<TokenBucketRules>, 1;
+    keyed_window: Table<FixedWindowRules>, 1;
+    keyed_concurrency: Table<ConcurrencyRules>, 1;
     keyed_array: Array, 1;
     penalty_64: Penalised<u64>, 1;
     penalty_32: Penalised<u32>, 1;
@@ -307,11 +308,11 @@ fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
     let refused = Cell::new(0);
     let (mut before, mut accesses) = (0, 1);
     while before < accesses {
-        let limit = TokenBucket::builder(slow, 2)
+        let limit = AdjustableBucket::builder(slow, 2)
             .initial(0)
             .tick(Duration::from_secs(1))
             .staleness(Duration::from_mins(1))
-            .build_adjustable_on::<W>()
+            .build_on::<W>()
             .unwrap();
         for _ in 0..changes / 4 {
             let _ = limit.adjust_at(at(0), slow, 2, Carry::Keep);

@@ -32,7 +32,7 @@ mod trapped {
     use std::panic::catch_unwind;
     use std::time::Instant;
 
-    use portcullis_core::{Concurrency, FixedWindow, KeyedWord, TokenBucket};
+    use portcullis_core::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
 
     use super::support::draws::Draws;
     use super::support::judge::{self, Run};
@@ -385,9 +385,9 @@ mod trapped {
             "adjustable_window_64": Changing<u64>;
             "adjustable_window_32": Changing<u32>;
             "sliced_bucket_64": Sliced<u64>;
-            "keyed_bucket": Table<TokenBucket<KeyedWord>>;
-            "keyed_window": Table<FixedWindow<KeyedWord>>;
-            "keyed_concurrency": Table<Concurrency<u64>>;
+            "keyed_bucket": Table<TokenBucketRules>;
+            "keyed_window": Table<FixedWindowRules>;
+            "keyed_concurrency": Table<ConcurrencyRules>;
             "keyed_array": Array;
             "penalty_64": Penalised<u64>;
             "escalation_64": Escalating<u64>;

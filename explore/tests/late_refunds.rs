@@ -7,8 +7,8 @@ mod support;
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Carry, CooldownWindow, FixedWindow, KeyedWord, Limiter, Rate, Timestamp, TokenBucket,
-    Word,
+    AllOf, Carry, CooldownWindow, FixedWindowRules, KeyedWord, Limiter, Rate, Timestamp,
+    TokenBucket, TokenBucketRules, Word,
 };
 
 use support::draws::Draws;
@@ -245,7 +245,7 @@ impl<W: Word> Bound for Adjustable<W> {
     }
 }
 
-impl Bound for Table<TokenBucket<KeyedWord>> {
+impl Bound for Table<TokenBucketRules> {
     const NOTES_REFUNDS: bool = true;
 
     fn check(&self, events: &[Event]) -> Result<(), String> {
@@ -338,7 +338,7 @@ impl<W: Word> Bound for Fixed<W> {
     }
 }
 
-impl Bound for Table<FixedWindow<KeyedWord>> {
+impl Bound for Table<FixedWindowRules> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = self.window_terms();
         check_fixed(
@@ -1064,8 +1064,8 @@ tests_of_all! {
     adjustable_window_32: Changing<u32>, 5;
     sliced_bucket_64: Sliced<u64>, 2;
     sliced_bucket_32: Sliced<u32>, 2;
-    keyed_bucket: Table<TokenBucket<KeyedWord>>, 2;
-    keyed_window: Table<FixedWindow<KeyedWord>>, 2;
+    keyed_bucket: Table<TokenBucketRules>, 2;
+    keyed_window: Table<FixedWindowRules>, 2;
 }
 
 #[test]

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Limiter, Rate, Receipt, Timestamp, TokenBucket, Word,
+    AdjustableBucket, Carry, ChangeError, Limiter, Rate, Receipt, Timestamp, Word,
 };
 use portcullis_loom::{
     at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
@@ -40,15 +40,10 @@ const LONG: Duration = Duration::MAX;
 
 /// Counts time in seconds, and may owe two permits.
 fn bucket<W: Word>(rate: Rate, burst: u64) -> Arc<AdjustableBucket<W>> {
-    let settings = TokenBucket::builder(rate, burst)
+    let settings = AdjustableBucket::builder(rate, burst)
         .debt(2)
         .staleness(Duration::from_secs(1));
-    Arc::new(
-        settings
-            .tick(Duration::from_secs(1))
-            .build_adjustable_on()
-            .unwrap(),
-    )
+    Arc::new(settings.tick(Duration::from_secs(1)).build_on().unwrap())
 }
 
 /// One permit each `seconds`.
@@ -182,13 +177,13 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 /// All three have a word alike at 0 s, where nothing has come in.
 fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
     explore(|| {
-        let settings = TokenBucket::builder(Rate::per_second(10), 10)
+        let settings = AdjustableBucket::builder(Rate::per_second(10), 10)
             .initial(0)
             .debt(2);
         let settings = settings
             .staleness(Duration::from_secs(1))
             .tick(Duration::from_secs(1));
-        let limit = Arc::new(settings.build_adjustable_on::<W>().unwrap());
+        let limit = Arc::new(settings.build_on::<W>().unwrap());
         let changes = spawn(&limit, |limit| {
             keep(limit, at(0), every(1), 10);
             keep(limit, at(0), every(10), 10);
@@ -336,13 +331,13 @@ fn a_reservation_beside_one_that_is_cancelled_keeps_its_instant<W: Word>() {
 
 fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has<W: Word>() {
     explore(|| {
-        let settings = TokenBucket::builder(every(1), 2)
+        let settings = AdjustableBucket::builder(every(1), 2)
             .debt(4)
             .staleness(Duration::from_secs(1));
         let limit = Arc::new(
             settings
                 .tick(Duration::from_secs(1))
-                .build_adjustable_on::<W>()
+                .build_on::<W>()
                 .unwrap(),
         );
         assert_eq!(take(&*limit, at(5), 2), 2);

@@ -11,16 +11,16 @@ use core::hash::{BuildHasher, BuildHasherDefault};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portcullis_core::{
-    Concurrency, Keyed, KeyedLimit, KeyedWord, Lease, Limiter, Line, Rate, Receipt, Seed,
-    Timestamp, TokenBucket,
+    ConcurrencyRules, Keyed, KeyedRules, Lease, Limiter, Line, Rate, Receipt, Seed, Timestamp,
+    TokenBucket, TokenBucketRules,
 };
 use portcullis_loom::{
     Itself, Witness, at, explore, explore_briefly, explore_within, join, spawn, take, turn,
 };
 
 type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
-type Buckets = Table<TokenBucket<KeyedWord>>;
-type Permits = Table<Concurrency>;
+type Buckets = Table<TokenBucketRules>;
+type Permits = Table<ConcurrencyRules>;
 
 /// A key that prefers the first line, or of two the second one, and has a tag by which it may use
 /// both.
@@ -36,7 +36,7 @@ const C: u64 = key(0, 6);
 /// More than there are entries.
 const STRANGERS: [u64; 5] = [key(0, 8), key(0, 9), key(0, 11), key(0, 14), key(0, 16)];
 
-fn table<L: KeyedLimit>(limit: L, lines: usize) -> Table<L> {
+fn table<L: KeyedRules>(limit: L, lines: usize) -> Table<L> {
     let lines = (0..lines).map(|_| Line::new()).collect();
     Keyed::new(limit, lines, BuildHasherDefault::default())
 }
@@ -45,27 +45,27 @@ fn table<L: KeyedLimit>(limit: L, lines: usize) -> Table<L> {
 fn buckets(burst: u64, lines: usize) -> Arc<Buckets> {
     Arc::new(table(
         TokenBucket::builder(Rate::per_second(1), burst)
-            .build_on()
+            .rules()
             .unwrap(),
         lines,
     ))
 }
 
 fn permits(limit: u32, lines: usize) -> Arc<Permits> {
-    Arc::new(table(Concurrency::new(limit), lines))
+    Arc::new(table(ConcurrencyRules::new(limit), lines))
 }
 
 /// Permits, and data that those of `A` guard.
 fn guard(limit: u32, lines: usize) -> Arc<(Permits, Witness)> {
-    Arc::new((table(Concurrency::new(limit), lines), Witness::new()))
+    Arc::new((table(ConcurrencyRules::new(limit), lines), Witness::new()))
 }
 
 /// Takes `n` permits of `key` for good; returns how many that were.
-fn grant<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
+fn grant<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
     take(&*table.key(&key), now, n)
 }
 
-fn available<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp) -> u64 {
+fn available<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp) -> u64 {
     table.key(&key).available_at(now)
 }
 
@@ -85,7 +85,7 @@ fn writes_with_all_permits((table, data): &(Permits, Witness), all: u32) {
 }
 
 /// Of a burst of `burst`, `key` has taken `taken`: nothing is lost, and nothing is there twice.
-fn has_taken<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, taken: u64, burst: u64) {
+fn has_taken<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, taken: u64, burst: u64) {
     assert!(taken <= burst, "{taken} of {burst}");
     assert_eq!(available(table, key, now), burst - taken);
     let rest = u32::try_from(burst - taken).unwrap();
@@ -97,7 +97,7 @@ fn has_taken<L: KeyedLimit>(table: &Table<L>, key: u64, now: Timestamp, taken: u
 
 /// Each of `keys` keys holds one entry at most, and strangers find room in all the others: none is
 /// left claimed.
-fn has_an_entry_each<L: KeyedLimit>(table: &Table<L>, now: Timestamp, keys: usize) {
+fn has_an_entry_each<L: KeyedRules>(table: &Table<L>, now: Timestamp, keys: usize) {
     let before = table.statistics_at(now);
     assert!(
         before.held <= keys,
@@ -302,10 +302,7 @@ fn a_release_finds_the_entry_that_its_key_has_moved_to() {
 fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
     explore_briefly(0, 1, || {
         // One after the other, without any order of memory.
-        let shared = Arc::new((
-            table::<Concurrency>(Concurrency::new(2), 2),
-            AtomicU64::new(0),
-        ));
+        let shared = Arc::new((table(ConcurrencyRules::new(2), 2), AtomicU64::new(0)));
         let before = spawn(&shared, |(table, step)| {
             assert_eq!(grant(table, A, at(5), 1), 1);
             release(table, A, 1);

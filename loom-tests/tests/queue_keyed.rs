@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-use portcullis_core::{Concurrency, Keyed, Lease, Limiter, Line};
+use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line};
 use portcullis_loom::queue::{
     Lock, Still, Task, Woken, beside, beside_of, leave_all, lines_end_well, nobody_waits,
 };
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
 
-type Table = Keyed<Concurrency, Vec<Line>, BuildHasherDefault<Itself>>;
+type Table = Keyed<ConcurrencyRules, Vec<Line>, BuildHasherDefault<Itself>>;
 type Lines = KeyedQueue<Table, Still, Lock>;
 type Pointer = QueueKey<Arc<Lines>>;
 type Wait = Task<Pointer>;
@@ -31,7 +31,7 @@ const FAR: u64 = 6;
 /// Queues around a table of two entries, of one permit for each key.
 fn queues() -> Arc<Lines> {
     let table: Table = Keyed::new(
-        Concurrency::new(1),
+        ConcurrencyRules::new(1),
         vec![Line::new()],
         BuildHasherDefault::default(),
     );
@@ -221,7 +221,7 @@ fn waits_for_two_keys_beside_a_higher_limit_are_granted() {
         let (held, others) = (hold(&queue, A), hold(&queue, other));
         let mut mine = wait(&queue, A);
         let change = beside_of(&queue, |queue| {
-            queue.change(|table| table.limits()[0].set_limit(2))
+            queue.change(|table| table.rules()[0].set_limit(2))
         });
         let mut theirs = wait(&queue, other);
         assert_eq!(join(change), Ok(1));

@@ -7,7 +7,7 @@ use core::time::Duration;
 use loom::sync::Arc;
 use loom::thread::JoinHandle;
 use portcullis_core::{
-    Concurrency, Limiter, Rate, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
+    Concurrency, Limiter, Rate, Slice, Sliceable, SlicedBucket, Timestamp, Word,
 };
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
@@ -36,8 +36,8 @@ fn bucket<W: Word>() -> Arc<SlicedBucket<W>> {
 
 /// One permit a second, in ticks of a second.
 fn bucket_of<W: Word>(burst: u64) -> Arc<SlicedBucket<W>> {
-    let settings = TokenBucket::builder(Rate::per_second(1), burst).tick(Duration::from_secs(1));
-    Arc::new(settings.build_sliced_on().unwrap())
+    let settings = SlicedBucket::builder(Rate::per_second(1), burst).tick(Duration::from_secs(1));
+    Arc::new(settings.build_on().unwrap())
 }
 
 fn cut<L: Sliceable>(limiter: &Arc<L>, now: Timestamp, k: u32) -> Slice<Arc<L>> {

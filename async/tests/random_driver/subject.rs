@@ -12,8 +12,8 @@ use portcullis_async::{
     Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
 };
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedWord, Lease, Limiter, Line, QueueLimiter,
-    Rate, Retry, Timestamp, TokenBucket,
+    AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, Keyed, Lease, Limiter, Line,
+    QueueLimiter, Rate, Retry, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 use crate::chance::{below, one_in};
@@ -311,34 +311,32 @@ impl<L: Limits> Subject for Line1<L> {
 
 /// The limiter of each key.
 pub(crate) trait Each: 'static {
-    type Limit: portcullis_core::KeyedLimit + Send + Sync;
-    fn draw() -> (Self::Limit, u64, Option<u64>);
+    type Rules: portcullis_core::KeyedRules + Send + Sync;
+    fn draw() -> (Self::Rules, u64, Option<u64>);
 }
 
 pub(crate) enum Permits {}
 pub(crate) enum Rates {}
 
 impl Each for Permits {
-    type Limit = Concurrency;
-    fn draw() -> (Concurrency, u64, Option<u64>) {
+    type Rules = ConcurrencyRules;
+    fn draw() -> (Self::Rules, u64, Option<u64>) {
         let limit = 1 + below(4) as u32;
-        (Concurrency::new(limit), limit.into(), None)
+        (ConcurrencyRules::new(limit), limit.into(), None)
     }
 }
 
 impl Each for Rates {
-    type Limit = TokenBucket<KeyedWord>;
-    fn draw() -> (Self::Limit, u64, Option<u64>) {
+    type Rules = TokenBucketRules;
+    fn draw() -> (Self::Rules, u64, Option<u64>) {
         let (permits, burst) = (1 + below(20) as u32, 1 + below(5));
         let rate = Rate::new(permits, Duration::from_millis(100));
-        let bucket = TokenBucket::builder(rate, burst)
-            .build_on::<KeyedWord>()
-            .expect("a bucket");
+        let bucket = TokenBucket::builder(rate, burst).rules().expect("a bucket");
         (bucket, burst, Some(100 * MILLI / u64::from(permits) + 1))
     }
 }
 
-type Table<E> = Keyed<<E as Each>::Limit, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
+type Table<E> = Keyed<<E as Each>::Rules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
 type HeldTable<E> = Arc<KeyedQueue<Table<E>, Sim, Single, Told>>;
 
 /// A line for each key.
@@ -352,12 +350,8 @@ pub(crate) struct Lines<E: Each> {
 
 impl<E: Each> Lines<E> {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let (limiter, limit, period) = E::draw();
-        let table = Keyed::new(
-            limiter,
-            Line::for_keys(1_000),
-            BuildHasherDefault::default(),
-        );
+        let (rules, limit, period) = E::draw();
+        let table = Keyed::new(rules, Line::for_keys(1_000), BuildHasherDefault::default());
         let queue = KeyedQueue::new(table, Sim::default(), settings.max_permits)
             .with_hook(Told)
             .with_order(settings.order)

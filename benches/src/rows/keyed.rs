@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
-use portcullis_core::{Keyed, KeyedWord, Line, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Keyed, Line, Rate, Timestamp, TokenBucket, TokenBucketRules};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
@@ -59,7 +59,7 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
     }
 }
 
-type Table = Keyed<TokenBucket<KeyedWord>, Box<[Line]>, RandomState>;
+type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
 
 /// Our table, and the keys that both sides are asked for.
 struct Field {
@@ -76,7 +76,7 @@ const DRAWS: usize = 1 << 22;
 
 impl Field {
     fn new(keys: usize, exponent: i32) -> Self {
-        let limit = TokenBucket::builder(Rate::per_second(PLENTY), PLENTY.into()).build_on();
+        let limit = TokenBucket::builder(Rate::per_second(PLENTY), PLENTY.into()).rules();
         let lines = Line::for_keys(keys);
         let bytes = size_of_val(&*lines);
         let table = Keyed::new(limit.expect("settings that fit"), lines, RandomState::new());

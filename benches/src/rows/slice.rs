@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
-use portcullis_core::{Rate, Timestamp, TokenBucket};
+use portcullis_core::{Rate, SlicedBucket, Timestamp};
 
 use crate::measure::{Contest, Contestant, Expected};
 use crate::rows::token_bucket;
@@ -35,9 +35,9 @@ fn allow(threads: usize) -> Contest {
 fn ours() -> Contestant {
     // A burst that lets a thread fall behind the other one by a tenth of a second, and leaves bits
     // for the positions.
-    let settings = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 27)
+    let settings = SlicedBucket::builder(Rate::per_second(PLENTY), 1 << 27)
         .origin(Timestamp::from_nanos(START));
-    let bucket = CachePadded::new(settings.build_sliced().expect("settings that fit"));
+    let bucket = CachePadded::new(settings.build().expect("settings that fit"));
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(START)));
     Contestant::new("portcullis", move |thread, operations| {
         let start = clocks[thread].fetch_add(4 * operations, Relaxed);

@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, Idle, Rate, Setting, SettingsError, Timestamp, TokenBucket,
-    TokenBucketBuilder, Word,
+    AdjustableBucket, AdjustableBucketBuilder, Idle, Rate, Setting, SettingsError, Timestamp,
+    TokenBucket, TokenBucketBuilder, Word,
 };
 
 use super::draws::Draws;
@@ -209,6 +209,23 @@ pub(crate) struct BucketSettings {
     origin: Timestamp,
 }
 
+/// A builder of any bucket with all these settings.
+macro_rules! with_settings {
+    ($settings:expr, $initial:expr, $builder:expr) => {{
+        let mut builder = $builder.initial($initial).origin($settings.origin);
+        if $settings.stepwise {
+            builder = builder.stepwise();
+        }
+        if let Some(tick) = $settings.tick {
+            builder = builder.tick(tick);
+        }
+        if let Some(staleness) = $settings.staleness {
+            builder = builder.staleness(staleness);
+        }
+        builder
+    }};
+}
+
 impl BucketSettings {
     /// Random ones: rates from one a year to one a nanosecond and a little beyond.
     pub(crate) fn random(draws: &mut Draws<'_>) -> Self {
@@ -259,19 +276,11 @@ impl BucketSettings {
     }
 
     fn builder(self, burst: u64, initial: u64) -> TokenBucketBuilder {
-        let mut builder = TokenBucket::builder(self.rate, burst)
-            .initial(initial)
-            .origin(self.origin);
-        if self.stepwise {
-            builder = builder.stepwise();
-        }
-        if let Some(tick) = self.tick {
-            builder = builder.tick(tick);
-        }
-        if let Some(staleness) = self.staleness {
-            builder = builder.staleness(staleness);
-        }
-        builder
+        with_settings!(self, initial, TokenBucket::builder(self.rate, burst))
+    }
+
+    fn adjustable(self, burst: u64, initial: u64) -> AdjustableBucketBuilder {
+        with_settings!(self, initial, AdjustableBucket::builder(self.rate, burst))
     }
 
     /// The bound that the builder names for the burst; `None` if it refuses something else.
@@ -316,10 +325,7 @@ pub(crate) fn random_adjustable<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(AdjustableBucket<W>, TokenBucket<W>, BucketModel)> {
     let settings = BucketSettings::random(draws);
-    let refused = settings
-        .builder(u64::MAX, 0)
-        .build_adjustable_on::<W>()
-        .err()?;
+    let refused = settings.adjustable(u64::MAX, 0).build_on::<W>().err()?;
     let SettingsError::TooLarge {
         setting: Setting::Burst,
         max: largest @ 1..,
@@ -331,9 +337,9 @@ pub(crate) fn random_adjustable<W: Word>(
     let burst = draws.one_of(&[some, some, some.min(20), largest]);
     let some = draws.within(0, burst);
     let initial = draws.one_of(&[burst, some, 0]);
-    let builder = settings.builder(burst, initial);
-    let bucket = builder.build_adjustable_on::<W>().ok()?;
-    let twin = builder.tick(bucket.tick()).build_on::<W>().ok()?;
+    let bucket = settings.adjustable(burst, initial).build_on::<W>().ok()?;
+    let twin = settings.builder(burst, initial).tick(bucket.tick());
+    let twin = twin.build_on::<W>().ok()?;
     let stated = Stated {
         tick: bucket.tick(),
         staleness: bucket.staleness(),

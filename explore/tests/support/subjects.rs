@@ -5,10 +5,11 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, CooldownWindow, Counted,
-    Denied, Escalation, FixedWindow, Keyed, KeyedArray, KeyedWord, LeaseId, LeasePool, Limiter,
-    Line, Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket, SlidingWindow,
-    Threshold, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, ConcurrencyRules,
+    CooldownWindow, Counted, Denied, Escalation, FixedWindow, FixedWindowBuilder, FixedWindowRules,
+    Keyed, KeyedArray, LeaseId, LeasePool, Limiter, Line, Penalty, Rate, Receipt, Reservation,
+    Retry, Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp,
+    TokenBucket, TokenBucketBuilder, TokenBucketRules, Word,
 };
 
 use super::draws::Draws;
@@ -70,6 +71,23 @@ pub(crate) struct BucketTerms {
     pub(crate) origin: u64,
 }
 
+/// A builder of any bucket with all these terms.
+macro_rules! with_terms {
+    ($terms:expr, $builder:expr) => {{
+        let mut builder = $builder.initial($terms.initial).origin(at($terms.origin));
+        if let Some(tick) = $terms.tick {
+            builder = builder.tick(Duration::from_nanos(tick));
+        }
+        if $terms.stepwise {
+            builder = builder.stepwise();
+        }
+        if let Some(staleness) = $terms.staleness {
+            builder = builder.staleness(staleness);
+        }
+        builder
+    }};
+}
+
 impl BucketTerms {
     pub(crate) fn random(draws: &mut Draws<'_>) -> Self {
         let period = span(draws);
@@ -96,20 +114,15 @@ impl BucketTerms {
     }
 
     pub(crate) fn builder(&self) -> TokenBucketBuilder {
-        let mut builder = TokenBucket::builder(self.rate(), self.burst)
-            .debt(self.debt)
-            .initial(self.initial)
-            .origin(at(self.origin));
-        if let Some(tick) = self.tick {
-            builder = builder.tick(Duration::from_nanos(tick));
-        }
-        if self.stepwise {
-            builder = builder.stepwise();
-        }
-        if let Some(staleness) = self.staleness {
-            builder = builder.staleness(staleness);
-        }
-        builder
+        with_terms!(
+            self,
+            TokenBucket::builder(self.rate(), self.burst).debt(self.debt)
+        )
+    }
+
+    /// The same without a debt.
+    fn sliced(&self) -> SlicedBucketBuilder {
+        with_terms!(self, SlicedBucket::builder(self.rate(), self.burst))
     }
 
     fn facts(&self, tick: Duration, staleness: Duration, horizon: Duration) -> Facts {
@@ -209,7 +222,7 @@ impl WindowTerms {
         }
     }
 
-    fn fixed<W: Word>(&self) -> Option<FixedWindow<W>> {
+    fn fixed(&self) -> FixedWindowBuilder {
         let mut builder = FixedWindow::builder(self.limit, Duration::from_nanos(self.window))
             .origin(at(self.origin));
         if self.started {
@@ -221,7 +234,7 @@ impl WindowTerms {
         if let Some(staleness) = self.staleness {
             builder = builder.staleness(staleness);
         }
-        builder.build_on().ok()
+        builder
     }
 }
 
@@ -238,7 +251,7 @@ impl<W: Word> Subject for Fixed<W> {
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let terms = WindowTerms::random(draws);
-        let window: FixedWindow<W> = terms.fixed()?;
+        let window: FixedWindow<W> = terms.fixed().build_on().ok()?;
         let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         Some((Self { window, terms }, facts))
     }
@@ -528,7 +541,7 @@ impl<W: Word> Subject for Sliced<W> {
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);
         terms.debt = 0;
-        let bucket: SlicedBucket<W> = terms.builder().build_sliced_on().ok()?;
+        let bucket: SlicedBucket<W> = terms.sliced().build_on().ok()?;
         let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
         facts.reach += nanos(bucket.hold());
         Some((Self { bucket, terms }, facts))
@@ -629,7 +642,7 @@ impl<W: Word> Subject for Adjustable<W> {
         }
         let sets = [first, other(draws), other(draws), (first.0, few(draws))];
         let build = |(rate, burst): (Rate, u64), tick: Option<Duration>| {
-            let mut builder = TokenBucket::builder(rate, burst)
+            let mut builder = AdjustableBucket::builder(rate, burst)
                 .debt(terms.debt)
                 .origin(at(terms.origin));
             if let Some(tick) = tick.or(terms.tick.map(Duration::from_nanos)) {
@@ -640,7 +653,7 @@ impl<W: Word> Subject for Adjustable<W> {
             }
             builder
                 .initial(terms.initial.min(burst))
-                .build_adjustable_on::<W>()
+                .build_on::<W>()
                 .ok()
         };
         let bucket = build(sets[0], None)?;
@@ -942,7 +955,7 @@ macro_rules! table {
 
 table!(
     "keyed bucket",
-    TokenBucket<KeyedWord>,
+    TokenBucketRules,
     false,
     &[
         Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
@@ -950,28 +963,28 @@ table!(
     |draws| {
         let mut terms = BucketTerms::random(draws);
         (terms.debt, terms.initial) = (0, terms.burst);
-        let bucket: TokenBucket<KeyedWord> = terms.builder().build_on().ok()?;
+        let bucket = terms.builder().rules().ok()?;
         let facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
         Some((bucket, facts, Terms::Bucket(terms)))
     }
 );
 table!(
     "keyed window",
-    FixedWindow<KeyedWord>,
+    FixedWindowRules,
     false,
     &[
         Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
     ],
     |draws| {
         let terms = WindowTerms::random(draws);
-        let window: FixedWindow<KeyedWord> = terms.fixed()?;
+        let window = terms.fixed().rules().ok()?;
         let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         Some((window, facts, Terms::Window(terms)))
     }
 );
 table!(
     "keyed concurrency",
-    Concurrency<u64>,
+    ConcurrencyRules,
     true,
     &[
         Take, Take, Take, Planned, Look, Refund, Release, Rollback, Other, Other, Sweep
@@ -979,7 +992,7 @@ table!(
     |draws| {
         let limit = few(draws) as u32;
         Some((
-            Concurrency::try_new(limit).ok()?,
+            ConcurrencyRules::try_new(limit).ok()?,
             timeless(limit),
             Terms::Permits(limit),
         ))
@@ -1107,7 +1120,7 @@ impl<W: Word> Subject for Escalating<W> {
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = WindowTerms::random(draws);
         terms.limit += 1;
-        let window: FixedWindow<W> = terms.fixed()?;
+        let window: FixedWindow<W> = terms.fixed().build_on().ok()?;
         let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         let hold = Duration::from_nanos(span(draws));
         let thresholds = [
@@ -1212,7 +1225,7 @@ impl<W: Word> Subject for Three<W> {
         let mut window = WindowTerms::random(draws);
         window.origin = terms.origin;
         let bucket: TokenBucket<W> = terms.builder().build_on().ok()?;
-        let fixed: FixedWindow<W> = window.fixed()?;
+        let fixed: FixedWindow<W> = window.fixed().build_on().ok()?;
         let sliding =
             SlidingWindow::<4>::builder(window.limit + 1, Duration::from_nanos(window.window), 3)
                 .origin(at(window.origin))

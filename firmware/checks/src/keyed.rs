@@ -5,9 +5,10 @@ use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    Address, Concurrency, Denied, FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedWord, Keys,
-    Lease, Limiter, Line, Penalty, Rate, Retry, Seed, SeedFixed, Setting, SettingsError,
-    SlidingWindow, Timestamp, TokenBucket, Word,
+    Address, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Idle, Key,
+    Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, Line, Penalty, Rate, Retry, Seed,
+    SeedFixed, Setting, SettingsError, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
+    Word,
 };
 
 use crate::draws::Draws;
@@ -34,14 +35,14 @@ macro_rules! built {
     };
 }
 
-const fn bucket() -> TokenBucket<KeyedWord> {
+const fn bucket() -> TokenBucketRules {
     let builder =
         TokenBucket::builder(Rate::per_second(4), LIMIT as u64).tick(Duration::from_nanos(TICK));
-    built!(builder.build_on())
+    built!(builder.rules())
 }
 
-const fn window() -> FixedWindow<KeyedWord> {
-    built!(FixedWindow::builder(LIMIT as u64, Duration::from_nanos(LENGTH)).build_on())
+const fn window() -> FixedWindowRules {
+    built!(FixedWindow::builder(LIMIT as u64, Duration::from_nanos(LENGTH)).rules())
 }
 
 type Sliding = SlidingWindow<4, u32>;
@@ -63,20 +64,21 @@ const fn lines<const N: usize>() -> Lines<N> {
     [const { Line::new() }; N]
 }
 
-static BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<4>> =
-    Keyed::new(bucket(), lines(), Seed::new());
-static FEW_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> =
-    Keyed::new(bucket(), lines(), Seed::new());
-static FAR_BUCKETS: Keyed<TokenBucket<KeyedWord>, Lines<1>> =
-    Keyed::new(bucket(), lines(), Seed::new());
-static WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<4>> =
-    Keyed::new(window(), lines(), Seed::new());
-static FEW_WINDOWS: Keyed<FixedWindow<KeyedWord>, Lines<1>> =
-    Keyed::new(window(), lines(), Seed::new());
-static LIMITS: Keyed<Concurrency<u32>, Lines<4>> =
-    Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
-static FEW_LIMITS: Keyed<Concurrency<u32>, Lines<1>> =
-    Keyed::new(built!(Concurrency::try_new(LIMIT)), lines(), Seed::new());
+static BUCKETS: Keyed<TokenBucketRules, Lines<4>> = Keyed::new(bucket(), lines(), Seed::new());
+static FEW_BUCKETS: Keyed<TokenBucketRules, Lines<1>> = Keyed::new(bucket(), lines(), Seed::new());
+static FAR_BUCKETS: Keyed<TokenBucketRules, Lines<1>> = Keyed::new(bucket(), lines(), Seed::new());
+static WINDOWS: Keyed<FixedWindowRules, Lines<4>> = Keyed::new(window(), lines(), Seed::new());
+static FEW_WINDOWS: Keyed<FixedWindowRules, Lines<1>> = Keyed::new(window(), lines(), Seed::new());
+static LIMITS: Keyed<ConcurrencyRules, Lines<4>> = Keyed::new(
+    built!(ConcurrencyRules::try_new(LIMIT)),
+    lines(),
+    Seed::new(),
+);
+static FEW_LIMITS: Keyed<ConcurrencyRules, Lines<1>> = Keyed::new(
+    built!(ConcurrencyRules::try_new(LIMIT)),
+    lines(),
+    Seed::new(),
+);
 static FEW_SLIDING: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> = KeyedArray::new(
     sliding(),
     [const { sliding() }; PLACES],
@@ -431,7 +433,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     }
     .run(group, &mut [Bucket::NEW; KEYS]);
     let horizon = if KeyedWord::BITS == 20 {
-        FAR_BUCKETS.limits()[0].horizon().as_nanos() as u64
+        FAR_BUCKETS.rules()[0].horizon().as_nanos() as u64
     } else {
         3_600 * SECOND
     };
@@ -637,7 +639,7 @@ fn both_lines(group: &mut Group<'_>) {
     const MANY: usize = 22;
     let (mut crowded, mut wrong) = (0, 0);
     for seed in 0..60 {
-        let table = Keyed::new(Concurrency::new(3), lines::<4>(), Seed::new());
+        let table = Keyed::new(ConcurrencyRules::new(3), lines::<4>(), Seed::new());
         _ = table.seed().set([seed + 1, !seed]);
         let key = |key: usize| table.key(&(key as u32));
         let held: [_; MANY] = core::array::from_fn(|n| key(n).take_at(Timestamp::ZERO, 2).is_ok());
@@ -662,13 +664,13 @@ fn both_lines(group: &mut Group<'_>) {
 /// With so many limits there is little room to tell keys apart, and yet each is under its own.
 fn many_limits(group: &mut Group<'_>) {
     const LIMITS: usize = 200;
-    static TABLE: Keyed<Concurrency<u32>, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
-        [const { built!(Concurrency::try_new(1)) }; LIMITS],
+    static TABLE: Keyed<ConcurrencyRules, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
+        [const { built!(ConcurrencyRules::try_new(1)) }; LIMITS],
         lines(),
         Seed::new(),
     );
     let mut shared = 0;
-    for (limit, own) in TABLE.limits().iter().enumerate() {
+    for (limit, own) in TABLE.rules().iter().enumerate() {
         let most = 1 + limit as u32 % 7;
         let resized = own.set_limit(most).is_ok();
         let (Some(key), Some(other)) = (TABLE.key_of(limit, "key"), TABLE.key_of(limit, "other"))
@@ -772,9 +774,8 @@ fn seeds(group: &mut Group<'_>) {
 
 /// What does not fit an entry is refused, and the bound that is told fits.
 fn settings(group: &mut Group<'_>) {
-    let window =
-        |limit| FixedWindow::builder(limit, Duration::from_secs(1)).build_on::<KeyedWord>();
-    let bucket = |rate, burst| TokenBucket::builder(rate, burst).build_on::<KeyedWord>();
+    let window = |limit| FixedWindow::builder(limit, Duration::from_secs(1)).rules();
+    let bucket = |rate, burst| TokenBucket::builder(rate, burst).rules();
     let told = |error: Option<SettingsError>, setting| match error {
         Some(SettingsError::TooLarge {
             setting: named,
@@ -829,14 +830,16 @@ fn settings(group: &mut Group<'_>) {
     );
     let stale = FixedWindow::builder(1, Duration::from_secs(1))
         .staleness(Duration::from_nanos(u64::MAX / 2));
-    let error = stale.build_on::<KeyedWord>().err();
+    let error = stale.rules().err();
     // Of 43 bits, a window of a second leaves so many.
     let expected = KeyedWord::BITS == 20;
     group.check(
         told(error, Setting::Staleness).is_some() == expected,
         format_args!("a staleness of 292 years: {error:?}"),
     );
-    let most = bucket(Rate::UNLIMITED, 1)
-        .map(|bucket| bucket.try_acquire_at(Timestamp::ZERO, u32::MAX).is_ok());
+    let most = bucket(Rate::UNLIMITED, 1).map(|rules| {
+        let table = Keyed::new(rules, lines::<1>(), Seed::new());
+        table.key("any").take_at(Timestamp::ZERO, u32::MAX).is_ok()
+    });
     group.check(most == Ok(true), format_args!("no limit: {most:?}"));
 }

@@ -9,7 +9,7 @@ use core::task::Context;
 use critical_section::Mutex;
 use portcullis_async::{InterruptLock, KeyedQueue, Next, QueueKey};
 use portcullis_core::{
-    Clock, Concurrency, Keyed, KeyedWord, Lease, Limiter, Line, Rate, Seed, Timestamp, TokenBucket,
+    Clock, ConcurrencyRules, Keyed, Lease, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules,
 };
 
 use crate::Board;
@@ -28,19 +28,17 @@ impl Clock for &Millis {
 type Waited<L> = KeyedQueue<Keyed<L, [Line; 1]>, &'static Millis, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(5_000));
-static WORKERS: Waited<Concurrency<u32>> = KeyedQueue::new(
-    match Concurrency::try_new(2) {
-        Ok(limit) => Keyed::new(limit, [Line::new()], Seed::new()),
-        Err(_) => panic!(),
-    },
+static WORKERS: Waited<ConcurrencyRules> = KeyedQueue::new(
+    Keyed::new(ConcurrencyRules::new(2), [Line::new()], Seed::new()),
     &MILLIS,
     9,
 );
-static PACE: Waited<TokenBucket<KeyedWord>> = KeyedQueue::new(
-    match TokenBucket::builder(Rate::per_second(10), 1).build_on() {
-        Ok(bucket) => Keyed::new(bucket, [Line::new()], Seed::new()),
-        Err(_) => panic!(),
-    },
+static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
+    Keyed::new(
+        TokenBucketRules::new(Rate::per_second(10), 1),
+        [Line::new()],
+        Seed::new(),
+    ),
     &MILLIS,
     9,
 );
@@ -49,7 +47,7 @@ static PACE: Waited<TokenBucket<KeyedWord>> = KeyedQueue::new(
 const ONE: u32 = 1;
 const OTHER: u32 = 2;
 
-type Held = Lease<QueueKey<&'static Waited<Concurrency<u32>>>>;
+type Held = Lease<QueueKey<&'static Waited<ConcurrencyRules>>>;
 
 /// Held, until an interrupt gives it back.
 static HELD: Mutex<RefCell<Option<Held>>> = Mutex::new(RefCell::new(None));

@@ -40,14 +40,14 @@ static STEPWISE: TokenBucket<u32> = built!(
         .build_on()
 );
 static ADJUSTABLE_BUCKET: AdjustableBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(10), 5)
+    AdjustableBucket::builder(Rate::per_second(10), 5)
         .tick(Duration::from_millis(1))
-        .build_adjustable_on()
+        .build_on()
 );
 static SLICED: SlicedBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(10), 5)
+    SlicedBucket::builder(Rate::per_second(10), 5)
         .tick(Duration::from_millis(1))
-        .build_sliced_on()
+        .build_on()
 );
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(5, SECOND).build_on());
 static STARTED: FixedWindow<u32> = built!(

@@ -5,7 +5,6 @@ use core::time::Duration;
 
 use portcullis_core::{
     Concurrency, Denied, Lease, LeaseId, LeasePool, Rate, Retry, SlicedBucket, StaleId, Timestamp,
-    TokenBucket,
 };
 
 use crate::draws::Draws;
@@ -17,10 +16,10 @@ static LIMIT: Concurrency<u32> = match Concurrency::try_new(9) {
 };
 static POOL: LeasePool<Concurrency, 6> = LeasePool::new(Concurrency::new(10));
 static SLICED_LIMIT: Concurrency = Concurrency::new(10);
-static SLICED_BUCKET: SlicedBucket<u32> = match TokenBucket::builder(Rate::per_second(10), 10)
+static SLICED_BUCKET: SlicedBucket<u32> = match SlicedBucket::builder(Rate::per_second(10), 10)
     .initial(9)
     .tick(Duration::from_millis(1))
-    .build_sliced_on()
+    .build_on()
 {
     Ok(limit) => limit,
     Err(_) => panic!(),

@@ -223,15 +223,15 @@ const fn bucket(burst: u64) -> TokenBucket<u32> {
 static BUCKET_OF_1: TokenBucket<u32> = bucket(1);
 static BUCKET_OF_2: TokenBucket<u32> = bucket(2);
 static ADJUSTABLE: AdjustableBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(1), 2)
+    AdjustableBucket::builder(Rate::per_second(1), 2)
         .tick(TICK)
-        .build_adjustable_on()
+        .build_on()
 );
 /// Changed at the same time in each run: a division's length depends on it.
 static CHANGED: AdjustableBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(1), 2)
+    AdjustableBucket::builder(Rate::per_second(1), 2)
         .tick(TICK)
-        .build_adjustable_on()
+        .build_on()
 );
 const ALWAYS: Timestamp = Timestamp::from_secs(10);
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(1, SECOND).build_on());
@@ -249,9 +249,9 @@ static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket(1));
 static PENALISED: Penalty<TokenBucket<u32>, u32> =
     built!(Penalty::builder(SECOND).tick(TICK).build_on()).around(bucket(1));
 static SLICED: SlicedBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(10), 40)
+    SlicedBucket::builder(Rate::per_second(10), 40)
         .tick(TICK)
-        .build_sliced_on()
+        .build_on()
 );
 static LIMIT: Concurrency = Concurrency::new(1);
 static LIMIT_OF_2: Concurrency = Concurrency::new(2);

@@ -25,10 +25,10 @@ macro_rules! built {
 }
 
 static BUCKET: AdjustableBucket<u32> = built!(
-    TokenBucket::builder(Rate::per_second(2), 4)
+    AdjustableBucket::builder(Rate::per_second(2), 4)
         .debt(6)
         .tick(TICK)
-        .build_adjustable_on()
+        .build_on()
 );
 static WINDOW: AdjustableWindow<u32> =
     built!(AdjustableWindow::builder(10, Duration::from_mins(1)).build_on());

@@ -71,10 +71,10 @@ subject!("cooldown-window": CooldownWindow<u32> =
 subject!("adjustable-window": AdjustableWindow<u32> = built!(AdjustableWindow::builder(CAPACITY as u64, SECOND).build_on()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("adjustable-bucket": AdjustableBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_adjustable_on()),
+    built!(AdjustableBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_on()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("sliced-bucket": SlicedBucket<u32> =
-    built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_sliced_on()),
+    built!(SlicedBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_on()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("counted-bucket": Counted<TokenBucket<u32>> = Counted::new(bucket()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());

@@ -2,9 +2,10 @@
 
 use super::Mutant;
 
-const TOKEN_BUCKET: &str = "core/src/token_bucket.rs";
+const WORD_LIMITER: &str = "core/src/word_limiter.rs";
+const TOKEN_BUCKET: &str = "core/src/token_bucket/rules.rs";
 const LATTICE: &str = "core/src/lattice.rs";
-const FIXED_WINDOW: &str = "core/src/fixed_window.rs";
+const FIXED_WINDOW: &str = "core/src/fixed_window/rules.rs";
 const SLICED_BUCKET: &str = "core/src/sliced_bucket.rs";
 const SLICE: &str = "core/src/slice.rs";
 const LINE: &str = "core/src/line.rs";
@@ -32,10 +33,10 @@ const LIVE: &str = "core/src/live.rs";
 /// algorithm some check left out or transition broken.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        file: TOKEN_BUCKET,
-        within: "fn take(&self",
-        text: "Err(newer) => used = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
+        file: WORD_LIMITER,
+        within: "fn exchange<T>(",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return outcome",
         test: (
             "token_bucket",
             "wide::racing_takes_share_the_burst_and_never_pass_it",
@@ -43,9 +44,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: LATTICE,
-        within: "macro_rules! left",
-        text: "distance >= $behind",
-        by: "false && $behind > 0",
+        within: "fn used_after(",
+        text: "distance >= behind()",
+        by: "false && behind() > 0",
         test: (
             "token_bucket",
             "wide::an_older_now_is_told_no_more_than_the_newest",
@@ -53,9 +54,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: LATTICE,
-        within: "macro_rules! left",
-        text: "distance >= $behind",
-        by: "distance >= mask / 2 && $behind > 0",
+        within: "fn used_after(",
+        text: "distance >= behind()",
+        by: "distance >= mask / 2 && behind() > 0",
         test: (
             "token_bucket",
             "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon",
@@ -63,7 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: LATTICE,
-        within: "macro_rules! left",
+        within: "fn used_after(",
         text: "position.wrapping_sub(full)\n",
         by: "used\n",
         test: (
@@ -72,10 +73,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: FIXED_WINDOW,
-        within: "fn take(&self",
+        file: WORD_LIMITER,
+        within: "fn exchange<T>(",
         text: "Err(newer) => state = newer",
-        by: "Err(_) => return Ok(Receipt::NONE)",
+        by: "Err(_) => return outcome",
         test: (
             "fixed_window",
             "wide::racing_takes_share_the_limit_and_never_pass_it",
@@ -83,9 +84,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: FIXED_WINDOW,
-        within: "fn take(&self",
-        text: "other < self.limit() - wanted",
-        by: "other < self.limit()",
+        within: "fn judge(&self",
+        text: "other < limit - wanted",
+        by: "other < limit",
         test: (
             "fixed_window",
             "wide::racing_takes_share_the_limit_and_never_pass_it",
@@ -713,10 +714,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Giving back.
     Mutant {
+        file: WORD_LIMITER,
+        within: "fn refund(",
+        text: "None => receipt.refunded(0)",
+        by: "None => receipt.refunded(n)",
+        test: (
+            "refunds",
+            "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
+        ),
+    },
+    Mutant {
         file: TOKEN_BUCKET,
-        within: "fn undo(&self",
-        text: "Err(_) => return receipt.refunded(0)",
-        by: "Err(_) => return receipt.refunded(n)",
+        within: "fn refund(",
+        text: "used != receipt.note()",
+        by: "false",
         test: (
             "refunds",
             "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
@@ -987,8 +998,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: KEYED,
         within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
-        text: "entry.change(held, state).is_ok()",
-        by: "{ let _ = entry.change(held, state); true }",
+        text: "entry.change(held, next).is_ok()",
+        by: "{ let _ = entry.change(held, next); true }",
         test: (
             "keyed",
             "an_idle_entry_stays_with_its_key_or_goes_to_another_one",

@@ -1,0 +1,216 @@
+//! State, in a word of a table: how many permits are out. The limit is beside the words, one for
+//! all of them.
+//!
+//! Invariant: no take leaves more permits out than the limit at that moment. A take adds to the
+//! state and a release subtracts from it, both by compare-exchange of an entry of the table.
+
+use crate::rules::{TableRules, Verdict, WordRules};
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::{Denied, Idle, KeyedWord, Receipt, Retry, Setting, SettingsError, Timestamp, Word};
+
+/// The rules of a [`Concurrency`](crate::Concurrency) limit, without its word: for a
+/// [`Keyed`](crate::Keyed) table, which has a word for each key. Nothing can be taken from rules.
+///
+/// The limit can be [changed](Self::set_limit) for all keys at once, while permits are out.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+///
+/// static DOWNLOADS: Keyed<ConcurrencyRules, [Line; 64]> = Keyed::new(
+///     ConcurrencyRules::new(1),
+///     [const { Line::new() }; 64],
+///     Seed::new(),
+/// );
+///
+/// let lease = DOWNLOADS.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+/// assert!(DOWNLOADS.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_err());
+/// drop(lease);
+/// assert!(DOWNLOADS.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_ok());
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Debug)]
+pub struct ConcurrencyRules {
+    limit: AtomicU32,
+}
+
+impl ConcurrencyRules {
+    const_unless_loom! {
+        /// At most `limit` permits of each key in use, 1 to [`max_limit`](Self::max_limit).
+        ///
+        /// # Panics
+        ///
+        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
+        /// is a compile error.
+        ///
+        /// ```
+        /// # use portcullis_core::ConcurrencyRules;
+        /// static RULES: ConcurrencyRules = ConcurrencyRules::new(100);
+        /// ```
+        #[must_use]
+        pub const fn new(limit: u32) -> Self {
+            match Self::try_new(limit) {
+                Ok(rules) => rules,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+
+    const_unless_loom! {
+        /// At most `limit` permits of each key in use, 1 to [`max_limit`](Self::max_limit).
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] if `limit` is 0 or above the bound.
+        ///
+        /// ```
+        /// # use portcullis_core::ConcurrencyRules;
+        /// let refused = ConcurrencyRules::try_new(0).unwrap_err();
+        /// assert_eq!(refused.to_string(), "limit is zero: give at least 1");
+        /// ```
+        pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
+            if limit == 0 {
+                return Err(SettingsError::Zero { setting: Setting::Limit });
+            }
+            match Self::check(limit) {
+                Ok(()) => Ok(Self { limit: AtomicU32::new(limit) }),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// The largest limit: what an entry of a table can count, 2^32 - 1, or 2^20 - 1 on targets
+    /// without 64-bit atomics.
+    ///
+    /// ```
+    /// # use portcullis_core::ConcurrencyRules;
+    /// assert!(ConcurrencyRules::max_limit() >= 1_048_575);
+    /// ```
+    pub const fn max_limit() -> u32 {
+        if KeyedWord::BITS < u32::BITS {
+            KeyedWord::MASK as u32
+        } else {
+            u32::MAX
+        }
+    }
+
+    const fn check(limit: u32) -> Result<(), SettingsError> {
+        if limit > Self::max_limit() {
+            return Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: Self::max_limit() as u64,
+            });
+        }
+        Ok(())
+    }
+
+    /// The limit as it is now.
+    ///
+    /// ```
+    /// # use portcullis_core::ConcurrencyRules;
+    /// assert_eq!(ConcurrencyRules::new(3).limit(), 3);
+    /// ```
+    pub fn limit(&self) -> u32 {
+        // Relaxed: a take is judged by one value of it, and what it guards is ordered by the word.
+        self.limit.load(Relaxed)
+    }
+
+    /// Changes the limit of every key, 0 to [`max_limit`](Self::max_limit), and returns the old
+    /// one. Permits that are out stay out; none is granted to a key that has as many or more.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError::TooLarge`], and then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// One swap. A take that is under way may still be judged by the old limit.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(8), Seed::new());
+    /// let _busy = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    /// assert_eq!(table.rules()[0].set_limit(2), Ok(1));
+    /// assert!(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_ok());
+    /// ```
+    pub fn set_limit(&self, limit: u32) -> Result<u32, SettingsError> {
+        Self::check(limit)?;
+        Ok(self.limit.swap(limit, Relaxed))
+    }
+}
+
+/// A request, and the limit that it is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct PermitRequest {
+    now: Timestamp,
+    n: u32,
+    limit: u32,
+}
+
+impl WordRules for ConcurrencyRules {
+    type Word = KeyedWord;
+    type Request = PermitRequest;
+
+    #[inline(always)]
+    fn request(&self, now: Timestamp, n: u32) -> Result<PermitRequest, Denied> {
+        let limit = self.limit();
+        if n.max(1) > limit {
+            return Err(Denied::exceeding(n, limit.into()));
+        }
+        Ok(PermitRequest { now, n, limit })
+    }
+
+    #[inline(always)]
+    fn judge(&self, held: u64, request: PermitRequest) -> Verdict {
+        let PermitRequest { now, n, limit } = request;
+        let wanted = u64::from(n.max(1));
+        if held + wanted > limit.into() {
+            return Verdict::denied(Denied::Exhausted { now, permits: n });
+        }
+        if n == 0 {
+            Verdict::ALLOWED
+        } else {
+            Verdict::granted(held + wanted)
+        }
+    }
+
+    fn receipt(&self, _: u64, _: Timestamp) -> Receipt {
+        Receipt::NONE
+    }
+
+    fn refund(&self, held: u64, _: Timestamp, n: u32, _: &Receipt) -> Option<(u64, Receipt)> {
+        Some((held.checked_sub(n.into())?, Receipt::NONE))
+    }
+
+    fn available(&self, held: u64, _: Timestamp) -> u64 {
+        u64::from(self.limit()).saturating_sub(held)
+    }
+
+    fn idle(&self, held: u64, _: Timestamp) -> Idle {
+        if held == 0 { Idle::Now } else { Idle::InUse }
+    }
+
+    fn retry(&self, _: u64, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { .. } => Retry::OnRelease,
+            _ => Retry::Never,
+        }
+    }
+}
+
+impl TableRules for ConcurrencyRules {
+    const RELEASES: bool = true;
+
+    fn fresh(&self, _: Timestamp) -> u64 {
+        0
+    }
+
+    fn is_forgettable(&self, held: u64, _: Timestamp, _: Timestamp) -> bool {
+        held == 0
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit().into()
+    }
+}
