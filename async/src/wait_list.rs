@@ -59,7 +59,7 @@ impl State {
 
 /// What a wait wants.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// The fewest permits that it takes, for which it has a place in the queue.
     pub(crate) min: u32,
     /// The most that it takes.
@@ -110,7 +110,7 @@ impl Line {
 
 /// One wait.
 #[derive(Debug)]
-pub struct Waiter<K> {
+pub(crate) struct Waiter<K> {
     state: AtomicU8,
     pub(crate) key: K,
     pub(crate) request: Request,
@@ -294,13 +294,24 @@ pub(crate) type Removed<K> = (Option<Waker>, Option<NonNull<Waiter<K>>>);
 
 /// Wait lists that share a shard, one for each key.
 #[derive(Debug)]
-pub(crate) struct Shard<K> {
+pub struct Shard<K> {
     first: Option<NonNull<Waiter<K>>>,
 }
 
 // SAFETY: waiters are handed from thread to thread with the wait lists, under their lock; wakers
 // can be sent.
 unsafe impl<K: Send> Send for Shard<K> {}
+
+/// All shards of a queue: an array of them.
+pub trait Shards<K>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
+    const COUNT: usize;
+    const EMPTY: Self;
+}
+
+impl<K: Copy + PartialEq, const N: usize> Shards<K> for [Shard<K>; N] {
+    const COUNT: usize = N;
+    const EMPTY: Self = [const { Shard::new() }; N];
+}
 
 /// Whoever comes stands at this end of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

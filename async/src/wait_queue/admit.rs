@@ -12,34 +12,30 @@ use super::{Grant, Lists, WaitQueue};
 use crate::Rejected;
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::options::{Options, Order};
+use crate::queue_config::{Key, QueueConfig};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::wait_list::{End, NextTry, Request, Shard, State, Waiter};
 use crate::wake_batch::WakeBatch;
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Puts a new request into its wait list, if it plainly has to wait and there is room for it.
     /// Then takes its waker.
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`.
+    /// As of `enqueue`.
     #[inline(always)]
     pub(super) unsafe fn enter_behind(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &mut Option<Waker>,
-    ) -> bool
-    where
-        H: Hook,
-    {
+    ) -> bool {
         // SAFETY: the waiter is ours, as the caller says.
         let Waiter { key, request, .. } = unsafe { &*waiter.as_ptr() };
-        let shard = S::shard(*key, B);
-        let head = lists.shards[shard].head(*key);
+        let head = lists.head(*key);
         let Options {
             order,
             max_permits,
@@ -65,16 +61,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`.
+    /// As of `enqueue`.
     #[cold]
     pub(super) unsafe fn decide(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: Waker,
-    ) -> Option<Result<Grant, Rejected>>
-    where
-        H: Hook,
-    {
+    ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: the waiter is ours, as the caller says.
         let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
         let mut waker = Some(waker);
@@ -83,7 +76,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
                 let mut next_try = NextTry::ON_RELEASE;
                 let step = self.admit(lists, batch, key, request, &mut next_try);
                 if let Step::Wait = step {
-                    let head = lists.shards[S::shard(key, B)].head(key);
+                    let head = lists.head(key);
                     // SAFETY: the same.
                     unsafe {
                         self.enter(lists, waiter, head, &mut waker);
@@ -112,12 +105,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     #[cold]
     fn admit(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        key: S::Key,
+        key: Key<Q>,
         request: Request,
         next_try: &mut NextTry,
-    ) -> Step<Result<Taken<'_, S, C, R, H, B>, Rejected>> {
+    ) -> Step<Result<Taken<'_, Q>, Rejected>> {
         self.raise(Self::bit(key));
         let now = self.clock.now();
         let Request {
@@ -127,8 +120,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             return Step::Settled(Err(Rejected::Closed { permits: min }));
         }
         let limiter = self.source.at(key);
-        let shard = S::shard(key, B);
-        let head = lists.shards[shard].head(key);
+        let head = lists.head(key);
         let mut is_refused = false;
         if self.options.order == Order::NewestFirst || head.is_none() {
             // Restored if the limiter panics: it may have taken and given back.
@@ -185,13 +177,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             max_waiters,
             ..
         } = self.options;
-        let fits = |lists: &Lists<S::Key, B>| {
-            let line = Shard::room(lists.shards[shard].head(key));
+        let fits = |lists: &Lists<Q::Source>| {
+            let line = Shard::room(lists.head(key));
             lists.counts.waiters < max_waiters && line + request.room() <= max_permits
         };
         let could_fit = max_waiters > 0 && request.room() <= max_permits;
         while could_fit && order == Order::NewestFirst && !fits(lists) {
-            let Some(head) = lists.shards[shard].head(key) else {
+            let Some(head) = lists.head(key) else {
                 break;
             };
             if batch.is_full() {
@@ -230,9 +222,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// The permits that wait before a new request.
-    pub(super) fn ahead(&self, lists: &Lists<S::Key, B>, key: S::Key) -> u64 {
+    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
         match self.options.order {
-            Order::OldestFirst => Shard::permits(lists.shards[S::shard(key, B)].head(key)),
+            Order::OldestFirst => Shard::permits(lists.head(key)),
             Order::NewestFirst => 0,
         }
     }
@@ -242,32 +234,30 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`; it is the list of its key.
+    /// As of `enqueue`; it is the list of its key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
-        head: Option<NonNull<Waiter<S::Key>>>,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
         waker: &mut Option<Waker>,
-    ) where
-        H: Hook,
-    {
+    ) {
         // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
         unsafe {
             let Waiter { key, request, .. } = &*waiter.as_ptr();
-            let (shard, min) = (S::shard(*key, B), request.min);
+            let (key, min) = (*key, request.min);
             let end = if self.options.order == Order::OldestFirst {
                 End::Tail
             } else {
                 End::Head
             };
-            if H::TIMES {
+            if Q::Hook::TIMES {
                 (*waiter.as_ptr()).since = self.clock.now();
             }
             let Some(waker) = waker.take() else { return };
-            lists.shards[shard].enter(waiter, head, end, waker);
-            lists.occupied |= 1 << shard;
+            lists.shard(key).enter(waiter, head, end, waker);
+            lists.occupied |= Self::bit(key);
             lists.counts.waiters += 1;
             lists.counts.permits += u64::from(min);
             self.publish_counts(lists);

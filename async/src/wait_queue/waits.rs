@@ -13,95 +13,16 @@ use super::{DRAINED, Grant, GrantOnUnwind, WaitQueue};
 use crate::Rejected;
 use crate::hook::{Hook, Outcome, Waited};
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::options::Order;
 use crate::panics::unless_unwinding;
+use crate::queue_config::{Key, QueueConfig};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::wait_list::{End, Request, State, Waiter};
 
-/// The calls of a future on its wait queue.
-pub trait Waits {
-    type Key: Copy;
-
-    /// The time of its clock.
-    fn now(&self) -> Timestamp;
-
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
-    fn try_now(&self, key: Self::Key, request: Request) -> Option<Grant>;
-
-    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
-    /// or `cancel` has returned.
-    unsafe fn enqueue(
-        &self,
-        waiter: NonNull<Waiter<Self::Key>>,
-        waker: &Waker,
-    ) -> Option<Result<Grant, Rejected>>;
-
-    /// What a waiter was granted, if it was, and is over then.
-    ///
-    /// # Safety
-    ///
-    /// As of `outcome`.
-    unsafe fn claim(&self, waiter: NonNull<Waiter<Self::Key>>) -> Option<Grant>;
-
-    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
-    /// `waker`.
-    ///
-    /// # Safety
-    ///
-    /// The waiter was put into a list here, and its outcome has not been asked for since it was
-    /// settled.
-    unsafe fn outcome(
-        &self,
-        waiter: NonNull<Waiter<Self::Key>>,
-        waker: &Waker,
-    ) -> Option<Result<Grant, Rejected>>;
-
-    /// Tells the hook that a wait is over, if it was one.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
-    unsafe fn left(&self, waiter: NonNull<Waiter<Self::Key>>);
-
-    /// Gives up a waiter that was put into a list, and what it has been granted.
-    ///
-    /// # Safety
-    ///
-    /// As of `outcome`.
-    unsafe fn cancel(&self, waiter: NonNull<Waiter<Self::Key>>);
-
-    /// Has an idle waiter wait until nothing is held, and says whether it has to.
-    ///
-    /// # Safety
-    ///
-    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
-    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Self::Key>>, waker: &Waker) -> bool;
-
-    /// Gives up a waiter that waits until nothing is held.
-    ///
-    /// # Safety
-    ///
-    /// It was put there by `enqueue_drained`.
-    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Self::Key>>);
-}
-
-impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
-    for WaitQueue<S, C, R, H, B>
-{
-    type Key = S::Key;
-
     #[inline]
-    fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    #[inline]
-    fn try_now(&self, key: S::Key, request: Request) -> Option<Grant> {
+    pub(crate) fn try_now(&self, key: Key<Q>, request: Request) -> Option<Grant> {
         if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
             return None;
         }
@@ -113,9 +34,15 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         .ok()
     }
 
-    unsafe fn enqueue(
+    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
+    /// or `cancel` has returned.
+    pub(crate) unsafe fn enqueue(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: idle, and ours.
@@ -130,7 +57,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
             });
             mem::forget(panicking);
             if enters {
-                if self.pending.is_any::<R>() {
+                if self.pending.is_any::<Q::Lock>() {
                     self.grant_pending();
                 }
                 return None;
@@ -140,9 +67,16 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         unsafe { self.decide(waiter, waker?) }
     }
 
-    unsafe fn outcome(
+    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
+    /// `waker`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list here, and its outcome has not been asked for since it was
+    /// settled.
+    pub(crate) unsafe fn outcome(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: valid, as the caller says.
@@ -193,8 +127,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         })
     }
 
+    /// What a waiter was granted, if it was, and is over then.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
     #[inline(always)]
-    unsafe fn claim(&self, waiter: NonNull<Waiter<S::Key>>) -> Option<Grant> {
+    pub(crate) unsafe fn claim(&self, waiter: NonNull<Waiter<Key<Q>>>) -> Option<Grant> {
         // SAFETY: valid, as the caller says; and, settled, ours.
         unsafe {
             if Waiter::state(waiter) == State::Granted {
@@ -205,7 +144,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         }
     }
 
-    unsafe fn left(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Tells the hook that a wait is over, if it was one.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
+    pub(crate) unsafe fn left(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
         let (
             state,
@@ -232,12 +176,26 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         });
     }
 
-    unsafe fn cancel(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Gives up a waiter that was put into a list, and what it has been granted.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
         unless_unwinding(|| unsafe { self.give_up(waiter) });
     }
 
-    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>, waker: &Waker) -> bool {
+    /// Has an idle waiter wait until nothing is held, and says whether it has to.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
+    pub(crate) unsafe fn enqueue_drained(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> bool {
         let mut waker = Some(waker.clone());
         self.with(|lists, _| {
             self.raise(DRAINED);
@@ -254,7 +212,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         })
     }
 
-    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Gives up a waiter that waits until nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// It was put there by `enqueue_drained`.
+    pub(crate) unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             // SAFETY: as the caller says.
@@ -263,13 +226,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// As `cancel`.
     ///
     /// # Safety
     ///
     /// The same.
-    unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>) {
+    unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let _unclaimed = Unclaimed {
             wait_queue: self,
             waiter,
@@ -300,7 +263,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<
         }
         // SAFETY: no longer in a list, and so ours.
         unsafe {
-            if H::TIMES && Waiter::state(waiter) == State::Cancelled {
+            if Q::Hook::TIMES && Waiter::state(waiter) == State::Cancelled {
                 (*waiter.as_ptr()).until = self.clock.now();
             }
             self.left(waiter);
@@ -312,7 +275,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<
     /// # Safety
     ///
     /// The same.
-    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let stays = AbortOnUnwind;
         let waker = self.with(move |lists, _| {
             // SAFETY: waiting, and so among the drainers, now that we hold the lock.
@@ -342,14 +305,12 @@ impl Drop for AbortOnUnwind {
 
 /// A waiter whose future is gone. What it was granted is given back, also if a waker or the hook
 /// panics.
-struct Unclaimed<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    waiter: NonNull<Waiter<S::Key>>,
+struct Unclaimed<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    waiter: NonNull<Waiter<Key<Q>>>,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for Unclaimed<'_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for Unclaimed<'_, Q> {
     fn drop(&mut self) {
         // SAFETY: no longer in a list, and so ours.
         let Waiter {
@@ -368,9 +329,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
 
 /// Permits that were taken. They are given back if a waker or a hook panics before they are handed
 /// out.
-pub(super) struct Taken<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    pub(super) wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    pub(super) key: S::Key,
+pub(super) struct Taken<'q, Q: QueueConfig> {
+    pub(super) wait_queue: &'q WaitQueue<Q>,
+    pub(super) key: Key<Q>,
     pub(super) grant: Option<Grant>,
     /// When it was taken, or later.
     pub(super) at: Timestamp,
@@ -378,13 +339,13 @@ pub(super) struct Taken<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: 
     pub(super) waiter: usize,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Taken<'_, Q> {
     pub(super) fn keep(mut self) -> Grant {
         self.grant.take().unwrap_or((0, Receipt::NONE))
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Drop for Taken<'_, Q> {
     fn drop(&mut self) {
         if self.grant.as_ref().is_some_and(|(permits, _)| *permits > 0) {
             unless_unwinding(|| self.give_back());
@@ -392,7 +353,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Taken<'_, Q> {
     /// Gives back the permits.
     fn give_back(&mut self) {
         let mut refund = Refund {
@@ -402,7 +363,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, 
         let Taken {
             wait_queue, waiter, ..
         } = *refund.taken;
-        if S::NOTES && waiter != 0 {
+        if Q::Source::NOTES && waiter != 0 {
             // Nothing is granted before the refund: a grant would make the receipts worthless.
             refund.notes = wait_queue.lists.lock(|lists| {
                 let (noted, notes) = lists.noted;
@@ -420,14 +381,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, 
 }
 
 /// Refunds what was taken, also if a clock panics, and grants it to other requests.
-struct Refund<'t, 'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    taken: &'t mut Taken<'h, S, C, R, H, B>,
+struct Refund<'t, 'q, Q: QueueConfig> {
+    taken: &'t mut Taken<'q, Q>,
     notes: Receipts,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for Refund<'_, '_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for Refund<'_, '_, Q> {
     fn drop(&mut self) {
         let notes = self.notes;
         let Taken {
@@ -440,14 +399,14 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
         if let Some((permits, mut receipt)) = grant.take() {
             unless_unwinding(|| {
                 wait_queue.give_back(*key, |source| {
-                    if S::NOTES {
+                    if Q::Source::NOTES {
                         source.refund_noted(*key, *at, permits, &mut receipt, &notes);
                     } else {
                         source.at(*key).refund_at(*at, permits, &mut receipt);
                     }
                     ((), None)
                 });
-                if S::NOTES && wait_queue.pending.is_any::<R>() {
+                if Q::Source::NOTES && wait_queue.pending.is_any::<Q::Lock>() {
                     wait_queue.grant_pending();
                 }
             });

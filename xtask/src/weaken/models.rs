@@ -1182,7 +1182,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "fn try_now(&self, key: S::Key",
+        within: "fn try_now(&self, key: Key<Q>",
         text: "self.is_waited_for(key)",
         by: "false",
         test: (
@@ -1203,8 +1203,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn take_past_others(",
-        text: "lists.shards[S::shard(key, B)].head(key).is_none()",
-        by: "lists.shards[0].head(key).is_none() || true",
+        text: "lists.head(key).is_none()",
+        by: "lists.head(key).is_none() || true",
         test: (
             "queue_keyed",
             "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
@@ -1302,7 +1302,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if next.is_some() {",
         by: "if false {",
         test: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
@@ -1348,8 +1348,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "lists.shards[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
-        by: "lists.shards[shard].heads().next() { if batch.is_full() {",
+        text: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() {",
         test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
     },
     Mutant {
@@ -1372,8 +1372,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<S::Key>>",
-        text: "self.pending.is_any::<R>()",
+        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
+        text: "self.pending.is_any::<Q::Lock>()",
         by: "false",
         test: (
             "queue",
@@ -1414,7 +1414,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.pending.is_any::<R>() {",
+        text: "if self.pending.is_any::<Q::Lock>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1424,7 +1424,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.pending.is_any::<R>() {",
+        text: "if self.pending.is_any::<Q::Lock>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1495,7 +1495,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // What a wait's state was before the lines were held.
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if Waiter::state(waiter) != State::Waiting {",
         by: "if false {",
         test: (
@@ -1505,7 +1505,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn outcome(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn outcome(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "let waits = Waiter::state(waiter) == State::Waiting;",
         by: "let waits = true;",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
@@ -1531,7 +1531,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
         by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
         test: (
@@ -1541,7 +1541,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "lists.occupied |= DRAINED;",
         by: "",
         test: (

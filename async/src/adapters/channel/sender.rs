@@ -4,14 +4,13 @@ use core::pin::pin;
 use core::task::Poll;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Limiter};
+use portcullis_core::{Clock, Lease, Limiter};
 
 use super::{Leased, Places, Room, SendError, TrySendError};
 use crate::acquire::{Acquire, Anchored, Queued};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
-use crate::wait_queue::Waits;
 
 /// The side of a [`channel`](super::channel) that writes. Clones write to the same channel.
 ///
@@ -104,7 +103,11 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         };
         let lease = match permits {
             0 => Ok(nothing(self.queue.clone())),
-            _ => Lease::try_acquire_at(self.queue.clone(), self.queue.wait_queue().now(), permits),
+            _ => Lease::try_acquire_at(
+                self.queue.clone(),
+                self.queue.wait_queue().clock.now(),
+                permits,
+            ),
         };
         match lease {
             Ok(lease) => Ok(Permit {
