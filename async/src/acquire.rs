@@ -11,9 +11,9 @@ use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
 use crate::queue_config::{Key, QueueConfig};
-use crate::wait_list::{Request, WaiterSlot};
 #[cfg(all(feature = "std", not(loom)))]
-use crate::wait_list::{State, Waiter};
+use crate::wait_list::State;
+use crate::wait_list::{Request, Waiter, WaiterSlot};
 use crate::wait_queue::{Grant, WaitQueue};
 
 /// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a
@@ -181,12 +181,7 @@ impl<P: Anchored> Acquire<P> {
             return None;
         }
         // SAFETY: put into a list of this queue, and not ready before.
-        let grant = unsafe {
-            this.queue
-                .as_deref()?
-                .wait_queue()
-                .claim(this.wait.waiter())
-        }?;
+        let grant = unsafe { Waiter::claim(this.wait.waiter()) }?;
         Some((this.queue.take()?, grant))
     }
 
@@ -259,6 +254,7 @@ impl<P: Anchored> Acquire<P> {
     }
 
     /// Leaves its list, if it is in one, and gives back what it has been granted.
+    #[inline]
     pub(crate) fn give_up(self: Pin<&mut Self>) {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };

@@ -317,25 +317,18 @@ impl<Q: QueueTypes> Drop for CriticalSection<'_, Q> {
     }
 }
 
-/// Grants what is pending when a limiter, a clock or a waker has panicked. They are asked once
-/// more.
-struct GrantOnUnwind<'q, Q: QueueConfig>(&'q WaitQueue<Q>);
+/// Grants what is pending, and what is free in some shards, when a limiter, a clock or a waker has
+/// panicked. A limiter that has panicked in giving back may have given back by then. It is asked
+/// once more.
+struct GrantOnUnwind<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    shards: usize,
+}
 
 impl<Q: QueueConfig> Drop for GrantOnUnwind<'_, Q> {
     fn drop(&mut self) {
-        quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));
-    }
-}
-
-/// Grants what is free in some shards when a limiter has panicked in giving back. It may have given
-/// back by then.
-struct GrantShardsOnUnwind<'q, Q: QueueConfig>(&'q WaitQueue<Q>, usize);
-
-impl<Q: QueueConfig> Drop for GrantShardsOnUnwind<'_, Q> {
-    fn drop(&mut self) {
-        let Self(wait_queue, shards) = *self;
-        wait_queue.pending.add(shards);
-        drop(GrantOnUnwind(wait_queue));
+        self.wait_queue.pending.add(self.shards);
+        quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));
     }
 }
 
@@ -365,6 +358,15 @@ struct Handed {
 pub(crate) type Grant = (u32, Receipt);
 
 impl<Q: QueueConfig> WaitQueue<Q> {
+    /// To be forgotten where nothing has panicked.
+    #[inline(always)]
+    fn grant_on_unwind(&self, shards: usize) -> GrantOnUnwind<'_, Q> {
+        GrantOnUnwind {
+            wait_queue: self,
+            shards,
+        }
+    }
+
     /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
     fn with<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T) -> T {
         let mut batch = WakeBatch::new();
@@ -373,13 +375,39 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same; a waker's panic is kept in `batch`.
+    /// The same for work that runs no code of others, and wakes nobody.
+    #[inline]
+    fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
+        let mut batch = None;
+        let panicking = self.grant_on_unwind(0);
+        let outcome = self.lists.lock(|lists| {
+            let outcome = work(lists);
+            if lists.timers.first().is_some() {
+                lists.tell(batch.insert(WakeBatch::new()));
+            }
+            self.lower_gate(lists);
+            outcome
+        });
+        mem::forget(panicking);
+        self.wake_and_grant_some(&mut batch);
+        outcome
+    }
+
+    /// Wakes, if there is anybody to wake, and grants what was released while the lock was held.
+    #[inline(always)]
+    fn wake_and_grant_some(&self, batch: &mut Option<WakeBatch>) {
+        if batch.as_ref().is_some_and(WakeBatch::are_left) || self.pending.is_any::<Q::Lock>() {
+            self.grant_pending(batch.get_or_insert_with(WakeBatch::new));
+        }
+    }
+
+    /// As `with`; a waker's panic is kept in `batch`.
     fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
         work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T,
     ) -> T {
-        let panicking = GrantOnUnwind(self);
+        let panicking = self.grant_on_unwind(0);
         let outcome = self
             .lists
             .lock(|lists| self.critical_section(lists, batch, work));
@@ -394,7 +422,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch: &mut WakeBatch,
         work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T,
     ) -> Option<T> {
-        let panicking = GrantOnUnwind(self);
+        let panicking = self.grant_on_unwind(0);
         let mut work = Some(work);
         let mut attempt = || {
             self.lists
@@ -466,7 +494,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         key: Key<Q>,
         give: impl FnOnce(&Q::Source) -> (T, Option<bool>),
     ) -> T {
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let (outcome, watched) = give(&self.source);
         mem::forget(panicking);
         if watched != Some(false) {
@@ -484,7 +512,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         key: Key<Q>,
         take: impl FnOnce() -> Result<T, Denied>,
     ) -> Result<T, Denied> {
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = take();
         mem::forget(panicking);
         if taken.is_err() && self.source.at(key).composed().is_some() {
@@ -495,8 +523,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Changes limiters, and then serves all wait lists.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&Q::Source) -> T) -> T {
-        let panicking =
-            GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - Self::SHARDS));
+        let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));
         let outcome = change(&self.source);
         mem::forget(panicking);
         self.with(|lists, batch| {
@@ -517,7 +544,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Hands permits over to the head of a key's wait list, if they are just what it wants. Neither
     /// of the two then touches the limiter. `false` if nothing was done.
     fn hand_over(&self, key: Key<Q>, n: u32) -> bool {
-        let panicking = GrantOnUnwind(self);
+        let panicking = self.grant_on_unwind(0);
         let unreleased = ReleaseOnUnwind {
             wait_queue: self,
             key,
@@ -554,7 +581,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
         }
         if self.pending.is_any::<Q::Lock>() {
-            self.grant_pending();
+            self.grant_pending(&mut WakeBatch::new());
         }
         mem::forget(unreleased);
         mem::forget(panicking);
@@ -606,7 +633,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         let mut batch = WakeBatch::new();
         unless_unwinding(|| {
-            let panicking = GrantOnUnwind(self);
+            let panicking = self.grant_on_unwind(0);
             // Left if the lock is held, or a clock or a limiter panics.
             let mut mark = self.pending.restore_on_drop(shard);
             if self.try_grant(Some(key), &mut batch) {
@@ -619,11 +646,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch.resume();
     }
 
-    /// Grants what is pending.
+    /// Wakes, and grants what is pending.
     #[cold]
-    fn grant_pending(&self) {
-        let mut batch = WakeBatch::new();
-        unless_unwinding(|| self.wake_and_grant(&mut batch));
+    fn grant_pending(&self, batch: &mut WakeBatch) {
+        unless_unwinding(|| {
+            let panicking = self.grant_on_unwind(0);
+            self.wake_and_grant(batch);
+            mem::forget(panicking);
+        });
         batch.resume();
     }
 
@@ -632,7 +662,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     pub(crate) fn counts(&self) -> QueueCounts {
-        self.with(|lists, _| lists.counts)
+        self.with_lists(|lists| lists.counts)
     }
 
     /// The permits that are waited for, saturated.
@@ -712,7 +742,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let mut batch = WakeBatch::new();
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = self.lists.try_lock(|lists| {
             self.critical_section(lists, &mut batch, |lists, _| {
                 let free = lists.head(key).is_none();

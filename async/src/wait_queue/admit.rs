@@ -8,7 +8,7 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::serve::take;
 use super::waits::Taken;
-use super::{Grant, Lists, WaitQueue};
+use super::{Lists, WaitQueue};
 use crate::Rejected;
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;
@@ -57,60 +57,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         is_plain
     }
 
-    /// Takes for a new request, or puts it into its wait list, or refuses it.
+    /// Takes for a new request, or puts it into its wait list with its waker, or refuses it.
     ///
     /// # Safety
     ///
     /// As of `enqueue`.
-    #[cold]
-    pub(super) unsafe fn decide(
-        &self,
-        waiter: NonNull<Waiter<Key<Q>>>,
-        waker: Waker,
-    ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: the waiter is ours, as the caller says.
-        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
-        let mut waker = Some(waker);
-        loop {
-            let step = self.with(|lists, batch| {
-                let mut next_try = NextTry::ON_RELEASE;
-                let step = self.admit(lists, batch, key, request, &mut next_try);
-                if let Step::Wait = step {
-                    let head = lists.head(key);
-                    // SAFETY: the same.
-                    unsafe {
-                        self.enter(lists, waiter, head, &mut waker);
-                        (*waiter.as_ptr()).next_try = next_try;
-                        lists.schedule(waiter);
-                        if let Some(head) = head {
-                            lists.schedule(head);
-                        }
-                    }
-                }
-                step
-            });
-            match step {
-                Step::Settled(outcome) => {
-                    // Its drop may panic. Then what was taken is given back.
-                    drop(waker.take());
-                    return Some(outcome.map(Taken::keep));
-                }
-                Step::Wait => return None,
-                Step::Again => {}
-            }
-        }
-    }
-
-    /// Decides on a new request, under the lock.
-    #[cold]
-    fn admit(
+    pub(super) unsafe fn admit(
         &self,
         lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        key: Key<Q>,
-        request: Request,
-        next_try: &mut NextTry,
-    ) -> Step<Result<Taken<'_, Q>, Rejected>> {
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &mut Option<Waker>,
+    ) -> Step<'_, Q> {
+        // SAFETY: the waiter is ours, as the caller says.
+        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
         self.raise(Self::bit(key));
         let now = self.clock.now();
         let Request {
@@ -121,7 +81,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         let limiter = self.source.at(key);
         let head = lists.head(key);
-        let mut is_refused = false;
+        let (mut next_try, mut is_refused) = (NextTry::ON_RELEASE, false);
         if self.options.order == Order::NewestFirst || head.is_none() {
             // Restored if the limiter panics: it may have taken and given back.
             let mut mark = self.pending.restore_on_drop(Self::bit(key));
@@ -148,7 +108,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     is_refused = matches!(denied, Denied::Refused { .. });
-                    *next_try = self.next_try(lists, &limiter, denied, now, now);
+                    next_try = self.next_try(lists, &limiter, denied, now, now);
                 }
             }
         }
@@ -193,6 +153,16 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.settle(lists, batch, Shard::last(head), State::Evicted, None, now);
         }
         if could_fit && fits(lists) {
+            let head = lists.head(key);
+            // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
+            unsafe {
+                self.enter(lists, waiter, head, waker);
+                (*waiter.as_ptr()).next_try = next_try;
+                lists.schedule(waiter);
+                if let Some(head) = head {
+                    lists.schedule(head);
+                }
+            }
             return Step::Wait;
         }
         lists.counts.refused = lists.counts.refused.wrapping_add(1);
@@ -266,8 +236,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 }
 
 /// What becomes of a new request.
-enum Step<T> {
-    Settled(T),
+pub(super) enum Step<'q, Q: QueueConfig> {
+    Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
     /// Others have been evicted, and are woken first.
     Again,

@@ -291,6 +291,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Removes a waiter from its list, as [`Shard::remove`] does.
+    #[inline(always)]
     pub(super) fn remove(
         &self,
         lists: &mut Lists<Q::Source>,

@@ -7,17 +7,17 @@ use core::task::Waker;
 
 use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp};
 
-use super::admit::{earliest, exceeds};
+use super::admit::{Step, earliest, exceeds};
 use super::serve::take;
-use super::{DRAINED, Grant, GrantOnUnwind, WaitQueue};
+use super::{DRAINED, Grant, WaitQueue};
 use crate::Rejected;
 use crate::hook::{Hook, Outcome, Waited};
 use crate::limiter_source::LimiterSource;
 use crate::options::Order;
 use crate::panics::unless_unwinding;
 use crate::queue_config::{Key, QueueConfig};
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::wait_list::{End, Request, State, Waiter};
+use crate::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
@@ -40,31 +40,40 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
     /// or `cancel` has returned.
+    #[inline(always)]
     pub(crate) unsafe fn enqueue(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: idle, and ours.
-        let bit = Self::bit(unsafe { (*waiter.as_ptr()).key });
         // Neither cloned nor dropped under the lock: that runs code of the caller's.
         let mut waker = Some(waker.clone());
-        if self.gate.load(Relaxed) & bit != 0 {
-            let panicking = GrantOnUnwind(self);
-            let enters = self.lists.lock(|lists| {
+        loop {
+            let mut batch = None;
+            let panicking = self.grant_on_unwind(0);
+            let step = self.lists.lock(|lists| {
                 // SAFETY: as the caller says. Nothing changes for other waits, nor for the timers.
-                unsafe { self.enter_behind(lists, waiter, &mut waker) }
+                if unsafe { self.enter_behind(lists, waiter, &mut waker) } {
+                    return Step::Wait;
+                }
+                let batch = batch.insert(WakeBatch::new());
+                self.critical_section(lists, batch, |lists, batch| {
+                    // SAFETY: as the caller says.
+                    unsafe { self.admit(lists, batch, waiter, &mut waker) }
+                })
             });
             mem::forget(panicking);
-            if enters {
-                if self.pending.is_any::<Q::Lock>() {
-                    self.grant_pending();
+            self.wake_and_grant_some(&mut batch);
+            match step {
+                Step::Wait => return None,
+                Step::Settled(outcome) => {
+                    // Its drop may panic. Then what was taken is given back.
+                    drop(waker.take());
+                    return Some(outcome.map(Taken::keep));
                 }
-                return None;
+                Step::Again => {}
             }
         }
-        // SAFETY: as the caller says.
-        unsafe { self.decide(waiter, waker?) }
     }
 
     /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
@@ -82,7 +91,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
-            let waits = self.with(|_, _| {
+            let waits = self.with_lists(|_| {
                 // SAFETY: waiting, and so in a list, now that we hold the lock.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
@@ -109,7 +118,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         ) = unsafe { (Waiter::state(waiter), &mut *waiter.as_ptr()) };
         let (permits, limiter) = (request.min, self.source.at(*key));
         let retry = || {
-            let ahead = self.with(|lists, _| self.ahead(lists, *key));
+            let ahead = self.with_lists(|lists| self.ahead(lists, *key));
             earliest(&limiter, self.clock.now(), ahead, permits)
         };
         Some(match state {
@@ -125,23 +134,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }),
             _ => Err(Rejected::Closed { permits }),
         })
-    }
-
-    /// What a waiter was granted, if it was, and is over then.
-    ///
-    /// # Safety
-    ///
-    /// As of `outcome`.
-    #[inline(always)]
-    pub(crate) unsafe fn claim(&self, waiter: NonNull<Waiter<Key<Q>>>) -> Option<Grant> {
-        // SAFETY: valid, as the caller says; and, settled, ours.
-        unsafe {
-            if Waiter::state(waiter) == State::Granted {
-                (*waiter.as_ptr()).grant.take()
-            } else {
-                None
-            }
-        }
     }
 
     /// Tells the hook that a wait is over, if it was one.
@@ -181,6 +173,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// # Safety
     ///
     /// As of `outcome`.
+    #[inline(always)]
     pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
         unless_unwinding(|| unsafe { self.give_up(waiter) });
@@ -240,7 +233,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let stays = AbortOnUnwind;
-            let waker = self.with(move |lists, _| {
+            let waker = self.with_lists(move |lists| {
                 // SAFETY: waiting, and so in a list, now that we hold the lock.
                 unsafe {
                     if Waiter::state(waiter) != State::Waiting {
@@ -316,14 +309,15 @@ impl<Q: QueueConfig> Drop for Unclaimed<'_, Q> {
         let Waiter {
             key, grant, until, ..
         } = unsafe { &mut *self.waiter.as_ptr() };
-        let waiter = self.waiter.addr().get();
-        drop(Taken {
-            wait_queue: self.wait_queue,
-            key: *key,
-            grant: grant.take(),
-            at: *until,
-            waiter,
-        });
+        if let Some(grant) = grant.take() {
+            drop(Taken {
+                wait_queue: self.wait_queue,
+                key: *key,
+                grant: Some(grant),
+                at: *until,
+                waiter: self.waiter.addr().get(),
+            });
+        }
     }
 }
 
@@ -407,7 +401,7 @@ impl<Q: QueueConfig> Drop for Refund<'_, '_, Q> {
                     ((), None)
                 });
                 if Q::Source::NOTES && wait_queue.pending.is_any::<Q::Lock>() {
-                    wait_queue.grant_pending();
+                    wait_queue.grant_pending(&mut WakeBatch::new());
                 }
             });
         }

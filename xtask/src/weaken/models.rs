@@ -1371,10 +1371,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
     Mutant {
+        file: WAIT_QUEUE,
+        within: "fn with_lists<T>(",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
+        test: (
+            "queue",
+            "a_release_that_finds_the_counts_being_read_is_granted_by_the_reader",
+        ),
+    },
+    Mutant {
         file: WAITS,
         within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
-        text: "self.pending.is_any::<Q::Lock>()",
-        by: "false",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
+        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
         test: (
             "queue",
             "a_release_that_finds_somebody_queue_is_granted_by_that_one",
@@ -1403,7 +1420,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "Drop for GrantOnUnwind<",
-        text: "quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));",
+        text: "quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));",
         by: "",
         test: (
             "queue_limits",
@@ -1454,7 +1471,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "let panicking = GrantOnUnwind(self);",
+        text: "let panicking = self.grant_on_unwind(0);",
         by: "let panicking = ();",
         test: (
             "queue_limits",

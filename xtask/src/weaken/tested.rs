@@ -231,7 +231,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn give_back<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
+        text: "let panicking = self.grant_on_unwind(Self::bit(key));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -241,7 +241,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn change<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - Self::SHARDS));",
+        text: "let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -261,7 +261,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn take<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
+        text: "let panicking = self.grant_on_unwind(Self::bit(key));",
         by: "let panicking = ();",
         test: ("random_driver", "queues_around_permits_and_rates"),
     },
@@ -287,8 +287,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     // What is lost with a panic.
     Mutant {
-        file: ADMIT,
-        within: "pub(super) unsafe fn decide(",
+        file: WAITS,
+        within: "pub(crate) unsafe fn enqueue(",
         text: "drop(waker.take());",
         by: "",
         test: (
