@@ -10,10 +10,11 @@ use portcullis_core::{Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
-use crate::wait_list::{Request, WaiterSlot};
+use crate::queue_config::{Key, QueueConfig};
 #[cfg(all(feature = "std", not(loom)))]
-use crate::wait_list::{State, Waiter};
-use crate::wait_queue::{Grant, Waits};
+use crate::wait_list::State;
+use crate::wait_list::{Request, Waiter, WaiterSlot};
+use crate::wait_queue::{Grant, WaitQueue};
 
 /// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a
 /// [`KeyedQueue`](crate::KeyedQueue). Sealed.
@@ -24,14 +25,15 @@ use crate::wait_queue::{Grant, Waits};
 #[doc(hidden)]
 pub unsafe trait Queued: Limiter {
     #[allow(private_bounds, reason = "sealed")]
-    type WaitQueue: Waits;
+    type Config: QueueConfig;
 
-    fn wait_queue(&self) -> &Self::WaitQueue;
+    fn wait_queue(&self) -> &WaitQueue<Self::Config>;
 
-    fn key(&self) -> Key<Self>;
+    fn key(&self) -> Key<Self::Config>;
 }
 
-pub(crate) type Key<Q> = <<Q as Queued>::WaitQueue as Waits>::Key;
+/// The types of the wait queue that a pointer leads to.
+type ConfigOf<P> = <<P as Deref>::Target as Queued>::Config;
 
 /// A pointer to what stays where it is, wherever the pointer is moved. Sealed: any `StableDeref` is
 /// one, and a key's place behind one.
@@ -69,11 +71,11 @@ unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 pub struct Acquire<P: Anchored> {
     /// Until it is ready.
     queue: Option<P>,
-    wait: WaiterSlot<Key<P::Target>>,
+    wait: WaiterSlot<Key<ConfigOf<P>>>,
 }
 
 // SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
-unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<P::Target>: Send {}
+unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<ConfigOf<P>>: Send {}
 
 // SAFETY: a shared reference leads to nothing.
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
@@ -179,12 +181,7 @@ impl<P: Anchored> Acquire<P> {
             return None;
         }
         // SAFETY: put into a list of this queue, and not ready before.
-        let grant = unsafe {
-            this.queue
-                .as_deref()?
-                .wait_queue()
-                .claim(this.wait.waiter())
-        }?;
+        let grant = unsafe { Waiter::claim(this.wait.waiter()) }?;
         Some((this.queue.take()?, grant))
     }
 
@@ -228,11 +225,11 @@ impl<P: Anchored> Acquire<P> {
         self: Pin<&mut Self>,
         queue: P,
         outcome: Result<Grant, Rejected>,
-        after: impl FnOnce(&<P::Target as Queued>::WaitQueue),
+        after: impl FnOnce(&WaitQueue<ConfigOf<P>>),
     ) -> Result<Lease<P>, Rejected> {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let left = |wait_queue: &<P::Target as Queued>::WaitQueue, waiter: Option<_>| {
+        let left = |wait_queue: &WaitQueue<ConfigOf<P>>, waiter: Option<_>| {
             let _after = After {
                 wait_queue,
                 work: Some(after),
@@ -257,6 +254,7 @@ impl<P: Anchored> Acquire<P> {
     }
 
     /// Leaves its list, if it is in one, and gives back what it has been granted.
+    #[inline]
     pub(crate) fn give_up(self: Pin<&mut Self>) {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };

@@ -4,7 +4,6 @@
 use core::cell::Cell;
 use core::hint;
 use core::pin::{Pin, pin};
-use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire as Acq, Relaxed, Release};
 use core::task::{Context, Poll, Waker};
@@ -16,12 +15,13 @@ use std::thread::{self, Thread};
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::acquire::{Anchored, Queued};
-use crate::drivers::{Driver, DriverSlot};
+use crate::drivers::DriverSlot;
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;
 use crate::lock::RawLock;
 use crate::queue::Queue;
-use crate::wait_queue::{Caller, Next, Place, WaitQueue, Waits};
+use crate::queue_config::{Key, QueueConfig};
+use crate::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::wake_batch::WakeBatch;
 use crate::{Acquire, Rejected};
 
@@ -102,59 +102,19 @@ fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
 /// sleep and wake.
 const SPINS: u32 = 100;
 
-/// What a thread asks of where it waits.
-pub trait Blocks: Waits {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Whether what is missing has to be released: which may be soon.
-    fn is_held(&self) -> bool;
-
-    /// The same, and nobody waits before.
-    fn is_soon(&self, key: Self::Key) -> bool;
-
-    /// Grants what is due, and says when something is due next; `None` if another thread sees to
-    /// that.
-    ///
-    /// # Safety
-    ///
-    /// The member stays where it is until `leave` has returned.
-    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> Option<Next>;
-
-    /// The thread leaves.
-    ///
-    /// # Safety
-    ///
-    /// It has driven this alone.
-    unsafe fn leave(&self, member: NonNull<Driver>);
-}
-
-impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Blocks
-    for WaitQueue<S, C, R, H, B>
-{
     fn is_held(&self) -> bool {
         self.source.held() > 0
     }
 
-    fn is_soon(&self, key: S::Key) -> bool {
+    /// The same, and nobody waits before.
+    fn is_soon(&self, key: Key<Q>) -> bool {
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
-    }
-
-    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> Option<Next> {
-        let mut batch = WakeBatch::new();
-        // SAFETY: as the caller says.
-        let look = unsafe { self.next(Caller::Thread(member, waker), &mut batch) };
-        batch.resume();
-        look.filter(|look| look.drives).map(|look| look.next)
-    }
-
-    unsafe fn leave(&self, member: NonNull<Driver>) {
-        // SAFETY: as the caller says.
-        unsafe { self.leave(Place::Thread(member)) };
     }
 }
 
-impl<P: Anchored> Acquire<P>
-where
-    <P::Target as Queued>::WaitQueue: Blocks,
-{
+impl<P: Anchored> Acquire<P> {
     /// Waits in this thread. Needs no driver: one of the threads that wait always drives the queue,
     /// even beside another driver, whose timer may be unable to run while this thread sleeps.
     ///
@@ -226,7 +186,7 @@ where
                     continue;
                 }
                 // At its deadline it is woken, and drives once more, which ends its wait.
-                let now = wait_queue.now();
+                let now = wait_queue.clock.now();
                 if next > now {
                     sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
                 }
@@ -243,36 +203,39 @@ impl Member {
         Self(DriverSlot::new())
     }
 
-    fn drive(self: Pin<&mut Self>, wait_queue: &impl Blocks, waker: &Waker) -> Option<Next> {
+    /// Grants what is due, and says when something is due next; `None` if another thread sees to
+    /// that.
+    fn drive<Q: QueueConfig>(
+        self: Pin<&mut Self>,
+        wait_queue: &WaitQueue<Q>,
+        waker: &Waker,
+    ) -> Option<Next> {
         // SAFETY: the member is not moved.
         let member = unsafe { self.get_unchecked_mut() }.0.coming();
+        let mut batch = WakeBatch::new();
         // SAFETY: it is pinned, and `Blocked` takes it out.
-        unsafe { wait_queue.drive(member, waker) }
+        let look = unsafe { wait_queue.next(Caller::Thread(member, waker), &mut batch) };
+        batch.resume();
+        look.filter(|look| look.drives).map(|look| look.next)
     }
 
-    fn leave(self: Pin<&mut Self>, wait_queue: &impl Blocks) {
+    fn leave<Q: QueueConfig>(self: Pin<&mut Self>, wait_queue: &WaitQueue<Q>) {
         // SAFETY: the member is not moved.
         if let Some(member) = unsafe { self.get_unchecked_mut() }.0.leaving() {
             // SAFETY: it has driven this wait queue alone.
-            unsafe { wait_queue.leave(member) };
+            unsafe { wait_queue.leave(Place::Thread(member)) };
         }
     }
 }
 
 /// A wait of a thread, which leaves the queue's drivers, whatever panics. It lets go of the lock as
 /// it is dropped, after this.
-struct Blocked<'w, P: Anchored>
-where
-    <P::Target as Queued>::WaitQueue: Blocks,
-{
+struct Blocked<'w, P: Anchored> {
     wait: Pin<&'w mut Acquire<P>>,
     member: Pin<&'w mut Member>,
 }
 
-impl<P: Anchored> Drop for Blocked<'_, P>
-where
-    <P::Target as Queued>::WaitQueue: Blocks,
-{
+impl<P: Anchored> Drop for Blocked<'_, P> {
     fn drop(&mut self) {
         // Not there if it was ready: then it has left.
         if let Some(queue) = self.wait.queue() {

@@ -2,7 +2,7 @@
 
 /// Implements it for one of them.
 macro_rules! common {
-    ($queue:ident<$lists:ident: $bound:path>, $source:ty, $shards:expr) => {
+    ($queue:ident<$lists:ident: $bound:path>, $source:ty) => {
         impl<$lists: $bound, C, R, H> $queue<$lists, C, R, H> {
             /// Who is granted first. Default: [`Order::OldestFirst`].
             ///
@@ -97,7 +97,7 @@ macro_rules! common {
             }
         }
 
-        impl<$lists: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H>
+        impl<$lists: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
             /// What has happened so far.
@@ -180,7 +180,9 @@ macro_rules! common {
             }
         }
 
-        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H> $queue<$lists, C, R, H> {
+        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H: $crate::Hook>
+            $queue<$lists, C, R, H>
+        {
             /// A future that sees to the queue's time, for a task of its own, or beside those that
             /// wait: however many they are, one timer. Ready when the queue is closed.
             ///
@@ -263,12 +265,12 @@ macro_rules! common {
             }
         }
 
-        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H> $crate::drive::Drivable
-            for $queue<$lists, C, R, H>
+        impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H: $crate::Hook>
+            $crate::drive::Drivable for $queue<$lists, C, R, H>
         {
-            type Driven = $crate::wait_queue::WaitQueue<$source, C, R, H, { $shards }>;
+            type Config = ($source, C, R, H);
 
-            fn driven(&self) -> &Self::Driven {
+            fn driven(&self) -> &$crate::wait_queue::WaitQueue<Self::Config> {
                 &self.wait_queue
             }
         }

@@ -8,8 +8,22 @@ use core::task::{Context, Poll};
 use portcullis_core::Timestamp;
 
 use crate::acquire::{Anchored, Queued};
+use crate::limiter_source::LimiterSource;
+use crate::queue_config::QueueConfig;
 use crate::wait_list::{Request, State, Waiter, WaiterSlot};
-use crate::wait_queue::Waits;
+
+/// A pointer to a queue around one limiter. Sealed.
+#[doc(hidden)]
+#[allow(private_bounds, reason = "sealed")]
+pub trait ToQueue:
+    Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
+{
+}
+
+impl<P> ToQueue for P where
+    P: Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
+{
+}
 
 /// Waits until every lease of a queue has come back: from
 /// [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
@@ -23,18 +37,18 @@ use crate::wait_queue::Waits;
 /// futures_executor::block_on(Drained::new(Arc::clone(&queue)));
 /// ```
 #[must_use = "a future does nothing until it is polled"]
-pub struct Drained<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> {
+pub struct Drained<P: ToQueue> {
     queue: P,
     wait: WaiterSlot<()>,
 }
 
 // SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
-unsafe impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>> + Send> Send for Drained<P> {}
+unsafe impl<P: ToQueue + Send> Send for Drained<P> {}
 
 // SAFETY: a shared reference leads to nothing.
-unsafe impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>> + Sync> Sync for Drained<P> {}
+unsafe impl<P: ToQueue + Sync> Sync for Drained<P> {}
 
-impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drained<P> {
+impl<P: ToQueue> Drained<P> {
     /// As [`Queue::drained`](crate::Queue::drained).
     ///
     /// ```
@@ -57,7 +71,7 @@ impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drained<P> {
     }
 }
 
-impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Future for Drained<P> {
+impl<P: ToQueue> Future for Drained<P> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -83,7 +97,7 @@ impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Future for Drained
     }
 }
 
-impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drop for Drained<P> {
+impl<P: ToQueue> Drop for Drained<P> {
     fn drop(&mut self) {
         if let Some(waiter) = self.wait.take() {
             // SAFETY: it may have been put there.
@@ -92,7 +106,7 @@ impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> Drop for Drained<P
     }
 }
 
-impl<P: Anchored<Target: Queued<WaitQueue: Waits<Key = ()>>>> fmt::Debug for Drained<P> {
+impl<P: ToQueue> fmt::Debug for Drained<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Drained")
             .field("has_been_polled", &self.wait.is_filled())

@@ -5,7 +5,6 @@ use core::fmt;
 use core::future::Future;
 use core::mem;
 use core::pin::Pin;
-use core::ptr::NonNull;
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 #[cfg(feature = "std")]
 use std::sync::{Arc, Weak};
@@ -13,61 +12,20 @@ use std::sync::{Arc, Weak};
 use std::task::Wake;
 
 use crate::Timer;
-use crate::drivers::{Driver, DriverSlot};
-use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
+use crate::drivers::DriverSlot;
 use crate::panics::Panic;
+use crate::queue_config::QueueConfig;
 use crate::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::wake_batch::WakeBatch;
 
-/// What can be driven: a queue.
-pub trait Driven {
+impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
     /// Grants what is due, and arms its timer for what comes next. `waker` is the one that calls
     /// this.
-    fn tend(&self, waker: &Waker);
-
-    /// The same for a task: whether it is over, because the queue is closed.
-    ///
-    /// # Safety
-    ///
-    /// The member stays where it is until `undrive` has returned.
-    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> bool;
-
-    /// Has this waker called whenever the time of the next thing may have changed.
-    fn attend(&self, waker: Waker);
-
-    /// A task leaves.
-    ///
-    /// # Safety
-    ///
-    /// It has driven this alone.
-    unsafe fn undrive(&self, member: NonNull<Driver>);
-}
-
-impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> Driven
-    for WaitQueue<S, C, R, H, B>
-{
     fn tend(&self, waker: &Waker) {
         // SAFETY: it is no member.
         unsafe { self.see_to(Caller::SelfDriven, waker) };
     }
 
-    unsafe fn drive(&self, member: NonNull<Driver>, waker: &Waker) -> bool {
-        // SAFETY: as the caller says.
-        unsafe { self.see_to(Caller::Driver(member, waker), waker) }
-    }
-
-    fn attend(&self, waker: Waker) {
-        self.attend(waker);
-    }
-
-    unsafe fn undrive(&self, member: NonNull<Driver>) {
-        // SAFETY: as the caller says.
-        unsafe { self.leave(Place::Timed(member)) };
-    }
-}
-
-impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
     /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the
     /// queue is closed, and its wait lists are empty.
     ///
@@ -131,14 +89,12 @@ impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 }
 
 /// A driver that could not set its timer: another one is woken in its place.
-struct Unarmed<'h, S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> {
-    wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    caller: Caller<'h>,
+struct Unarmed<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    caller: Caller<'q>,
 }
 
-impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> Drop
-    for Unarmed<'_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for Unarmed<'_, Q> {
     fn drop(&mut self) {
         self.wait_queue.disarm(self.caller);
     }
@@ -146,9 +102,10 @@ impl<S: LimiterSource, C: Timer, R: RawLock, H, const B: usize> Drop
 
 /// Something that has what can be driven.
 pub trait Drivable {
-    type Driven: Driven;
+    #[allow(private_bounds, reason = "sealed")]
+    type Config: QueueConfig<Clock: Timer>;
 
-    fn driven(&self) -> &Self::Driven;
+    fn driven(&self) -> &WaitQueue<Self::Config>;
 }
 
 /// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the
@@ -187,7 +144,11 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
         let this = unsafe { self.get_unchecked_mut() };
         let member = this.slot.coming();
         // SAFETY: it is pinned, and `drop` takes it out.
-        let is_over = unsafe { this.queue.driven().drive(member, context.waker()) };
+        let is_over = unsafe {
+            this.queue
+                .driven()
+                .see_to(Caller::Driver(member, context.waker()), context.waker())
+        };
         if is_over {
             Poll::Ready(())
         } else {
@@ -200,7 +161,7 @@ impl<Q: Drivable> Drop for Drive<'_, Q> {
     fn drop(&mut self) {
         if let Some(member) = self.slot.leaving() {
             // SAFETY: it has driven this alone.
-            unsafe { self.queue.driven().undrive(member) };
+            unsafe { self.queue.driven().leave(Place::Timed(member)) };
         }
     }
 }

@@ -32,7 +32,7 @@ use portcullis_core::Timestamp;
 
 /// One driver. Once it has been registered, its fields belong to the holder of the lock.
 #[derive(Debug)]
-pub struct Driver {
+pub(crate) struct Driver {
     /// There until it has been woken.
     waker: Option<Waker>,
     before: Option<NonNull<Self>>,

@@ -17,7 +17,7 @@ use crate::limiter_source::{LimiterSource, PerKey};
 use crate::lock::RawLock;
 use crate::options::{Options, Order};
 use crate::queue::DefaultLock;
-use crate::wait_queue::{MAX_SHARDS, WaitQueue, earliest};
+use crate::wait_queue::{WaitQueue, earliest};
 
 /// A table of limiters by key, and for each key a queue of those who wait for its permits: no key's
 /// wait holds up another's.
@@ -54,13 +54,11 @@ use crate::wait_queue::{MAX_SHARDS, WaitQueue, earliest};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: KeyedWaitQueue<T, C, R, H>,
+    pub(crate) wait_queue: WaitQueue<(PerKey<T>, C, R, H)>,
 }
 
 /// Waits for all keys together, unless another number is set.
 const WAITERS: u32 = 4_096;
-
-type KeyedWaitQueue<T, C, R, H> = WaitQueue<PerKey<T>, C, R, H, MAX_SHARDS>;
 
 impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked
@@ -123,7 +121,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
     }
 }
 
-common!(KeyedQueue<T: QueueKeys>, PerKey<T>, MAX_SHARDS);
+common!(KeyedQueue<T: QueueKeys>, PerKey<T>);
 
 impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// Waits for `n` permits of `key`; as [`Queue::acquire`](crate::Queue::acquire).
@@ -305,9 +303,9 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the pointer leads to the same queue wherever it is moved.
 unsafe impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
-    type WaitQueue = KeyedWaitQueue<P::Table, P::Clock, P::Lock, P::Hook>;
+    type Config = (PerKey<P::Table>, P::Clock, P::Lock, P::Hook);
 
-    fn wait_queue(&self) -> &Self::WaitQueue {
+    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
         &self.queue.wait_queue
     }
 

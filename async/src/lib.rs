@@ -48,6 +48,7 @@ mod options;
 mod panics;
 mod pending_releases;
 mod queue;
+mod queue_config;
 mod rejected;
 mod sync;
 mod timer;

@@ -5,6 +5,8 @@ use portcullis_core::{
     Waiting,
 };
 
+use crate::wait_list::{Shard, Shards};
+
 /// Where a wait queue has its limiters from.
 pub trait LimiterSource {
     /// What tells them apart.
@@ -12,14 +14,16 @@ pub trait LimiterSource {
     type At<'s>: Limiter
     where
         Self: 's;
+    /// The wait lists of its keys.
+    type Shards: Shards<Self::Key>;
 
     /// Whether others may take from the limiters past the wait queue.
     const SHARED: bool;
 
     fn at(&self, key: Self::Key) -> Self::At<'_>;
 
-    /// Which one of `shards` shards a key belongs to.
-    fn shard(key: Self::Key, shards: usize) -> usize;
+    /// The number of the shard that a key belongs to.
+    fn shard(key: Self::Key) -> usize;
 
     /// Whether anybody waits.
     fn watch(&self, waits: bool);
@@ -60,6 +64,7 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         = &'s L
     where
         L: 's;
+    type Shards = [Shard<()>; 1];
 
     const SHARED: bool = L::SHARED;
 
@@ -69,7 +74,7 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 
     #[inline]
-    fn shard((): (), _: usize) -> usize {
+    fn shard((): ()) -> usize {
         0
     }
 
@@ -108,6 +113,13 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 }
 
+/// The shards of a source by key: a bit of the queue's words for each, with room for others.
+const SHARDS: usize = if cfg!(loom) {
+    2
+} else {
+    usize::BITS as usize / 2
+};
+
 /// One limiter for each key.
 #[derive(Debug)]
 pub struct PerKey<T>(pub(crate) T);
@@ -118,6 +130,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         = Key<'s, T>
     where
         T: 's;
+    type Shards = [Shard<Address>; SHARDS];
 
     const SHARED: bool = T::SHARED;
 
@@ -127,8 +140,8 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     }
 
     #[inline]
-    fn shard(key: Address, shards: usize) -> usize {
-        key.group(shards)
+    fn shard(key: Address) -> usize {
+        key.group(SHARDS)
     }
 
     /// The table's words have no room for it: releases look at the gate.

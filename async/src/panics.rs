@@ -55,6 +55,7 @@ mod caught {
     }
 
     /// Whether the thread unwinds. (Loom's threads are one to the system.)
+    #[inline]
     fn is_unwinding() -> bool {
         !cfg!(loom) && thread::panicking()
     }

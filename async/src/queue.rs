@@ -101,7 +101,7 @@ use crate::{Acquire, Drained};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: WaitQueue<Single<L>, C, R, H, 1>,
+    pub(crate) wait_queue: WaitQueue<(Single<L>, C, R, H)>,
 }
 
 /// The lock of a [`Queue`] unless another one is named: [`ThreadLock`].
@@ -188,7 +188,7 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 }
 
-common!(Queue<L: QueueLimiter>, Single<L>, 1);
+common!(Queue<L: QueueLimiter>, Single<L>);
 
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits now, if nobody waits before it.
@@ -380,10 +380,10 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the wait queue is the queue's own.
 unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
-    type WaitQueue = WaitQueue<Single<L>, C, R, H, 1>;
+    type Config = (Single<L>, C, R, H);
 
     #[inline]
-    fn wait_queue(&self) -> &Self::WaitQueue {
+    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
         &self.wait_queue
     }
 

@@ -45,6 +45,7 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// By their numbers.
     const ALL: [Self; 8] = [
         Self::Idle,
         Self::Waiting,
@@ -59,7 +60,7 @@ impl State {
 
 /// What a wait wants.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// The fewest permits that it takes, for which it has a place in the queue.
     pub(crate) min: u32,
     /// The most that it takes.
@@ -102,6 +103,7 @@ struct Line {
 }
 
 impl Line {
+    #[inline(always)]
     fn add(&mut self, request: Request) {
         self.permits += u64::from(request.min);
         self.room += request.room();
@@ -110,7 +112,7 @@ impl Line {
 
 /// One wait.
 #[derive(Debug)]
-pub struct Waiter<K> {
+pub(crate) struct Waiter<K> {
     state: AtomicU8,
     pub(crate) key: K,
     pub(crate) request: Request,
@@ -204,10 +206,31 @@ impl<K> Waiter<K> {
     /// # Safety
     ///
     /// The waiter is valid. Others may be at its other fields.
+    #[inline]
     pub(crate) unsafe fn state(waiter: NonNull<Self>) -> State {
         // SAFETY: as the caller says; no reference to the whole waiter is made. Acquire: pairs with
         // `settle`.
-        State::ALL[usize::from(unsafe { (*waiter.as_ptr()).state.load(Acquire) })]
+        let state = unsafe { (*waiter.as_ptr()).state.load(Acquire) };
+        // As many as there are, so that nothing can be out of bounds.
+        State::ALL[usize::from(state) % State::ALL.len()]
+    }
+
+    /// What a waiter was granted, if it was, and is over then.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list, and has not been asked what it was granted since it was
+    /// settled.
+    #[inline(always)]
+    pub(crate) unsafe fn claim(waiter: NonNull<Self>) -> Option<(u32, Receipt)> {
+        // SAFETY: valid, as the caller says; and, settled, the caller's.
+        unsafe {
+            if Self::state(waiter) == State::Granted {
+                (*waiter.as_ptr()).grant.take()
+            } else {
+                None
+            }
+        }
     }
 
     /// Says what has become of a waiter, to the future that has it from now on.
@@ -294,13 +317,24 @@ pub(crate) type Removed<K> = (Option<Waker>, Option<NonNull<Waiter<K>>>);
 
 /// Wait lists that share a shard, one for each key.
 #[derive(Debug)]
-pub(crate) struct Shard<K> {
+pub struct Shard<K> {
     first: Option<NonNull<Waiter<K>>>,
 }
 
 // SAFETY: waiters are handed from thread to thread with the wait lists, under their lock; wakers
 // can be sent.
 unsafe impl<K: Send> Send for Shard<K> {}
+
+/// All shards of a queue: an array of them.
+pub trait Shards<K>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
+    const COUNT: usize;
+    const EMPTY: Self;
+}
+
+impl<K: Copy + PartialEq, const N: usize> Shards<K> for [Shard<K>; N] {
+    const COUNT: usize = N;
+    const EMPTY: Self = [const { Shard::new() }; N];
+}
 
 /// Whoever comes stands at this end of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -365,7 +399,8 @@ impl<K: Copy + PartialEq> Shard<K> {
         let new = waiter.as_ptr();
         // SAFETY: it is ours alone, by the caller; its neighbours are linked.
         unsafe {
-            (*new).waker = Some(waker);
+            // There is none to drop.
+            (&raw mut (*new).waker).write(Some(waker));
             let (last, next) = match head {
                 Some(head) => (Self::last(head), head),
                 None => (waiter, waiter),

@@ -50,27 +50,26 @@ pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
 use self::waits::Taken;
-pub(crate) use self::waits::Waits;
 use crate::drivers::{Drivers, Told};
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::mutex::Mutex;
 use crate::options::Options;
 use crate::panics::{Panic, quietly, unless_unwinding};
 use crate::pending_releases::PendingReleases;
+use crate::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
 use crate::sync::const_unless_loom;
 use crate::timer_heap::TimerHeap;
-use crate::wait_list::{Event, Request, Shard, State, Waiter};
+use crate::wait_list::{Event, Request, Shard, Shards, State, Waiter};
 use crate::wake_batch::WakeBatch;
 
-/// Limiters, and the requests that wait for their permits, in `B` shards.
-pub struct WaitQueue<S: LimiterSource, C, R, H, const B: usize> {
-    pub(crate) source: S,
-    pub(crate) clock: C,
-    pub(crate) hook: H,
+/// Limiters, and the requests that wait for their permits.
+pub struct WaitQueue<Q: QueueTypes> {
+    pub(crate) source: Q::Source,
+    pub(crate) clock: Q::Clock,
+    pub(crate) hook: Q::Hook,
     pub(crate) options: Options,
     /// A bit for each shard in which a request waits, and those below.
     gate: AtomicUsize,
@@ -82,10 +81,10 @@ pub struct WaitQueue<S: LimiterSource, C, R, H, const B: usize> {
     queued: AtomicU32,
     /// How often drivers have asked that set the timer. Changes under the lock.
     turns: AtomicU32,
-    lists: Mutex<R, Lists<S::Key, B>>,
+    lists: Mutex<Q::Lock, Lists<Q::Source>>,
 }
 
-impl<S: LimiterSource, C, R, H, const B: usize> fmt::Debug for WaitQueue<S, C, R, H, B> {
+impl<Q: QueueTypes> fmt::Debug for WaitQueue<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitQueue")
             .field("options", &self.options)
@@ -94,11 +93,11 @@ impl<S: LimiterSource, C, R, H, const B: usize> fmt::Debug for WaitQueue<S, C, R
 }
 
 /// What the lock guards.
-struct Lists<K, const B: usize> {
-    shards: [Shard<K>; B],
+struct Lists<S: LimiterSource> {
+    shards: S::Shards,
     /// The waits for all permits to come back.
-    drainers: Shard<K>,
-    timers: TimerHeap<Waiter<K>>,
+    drainers: Shard<S::Key>,
+    timers: TimerHeap<Waiter<S::Key>>,
     counts: QueueCounts,
     /// The bits that the gate is to have: one for each shard in which a request waits, and
     /// `DRAINED`.
@@ -122,17 +121,20 @@ const DRAINED: usize = 1 << (usize::BITS - 2);
 const TIME: usize = 1 << (usize::BITS - 1);
 /// Another one: something may be due of which a driver that has left was in charge.
 const DUE: usize = 1 << (usize::BITS - 2);
-/// The most shards that there can be.
-pub(crate) const MAX_SHARDS: usize = if cfg!(loom) {
-    2
-} else {
-    usize::BITS as usize / 2
-};
+impl<Q: QueueTypes> WaitQueue<Q> {
+    /// How many shards it has.
+    const SHARDS: usize = <<Q::Source as LimiterSource>::Shards as Shards<Key<Q>>>::COUNT;
 
-impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
     const_unless_loom! {
-        pub(crate) const fn new(source: S, clock: C, hook: H, options: Options, lock: R) -> Self {
-            const { assert!(B > 0 && B <= MAX_SHARDS) };
+        pub(crate) const fn new(
+            source: Q::Source,
+            clock: Q::Clock,
+            hook: Q::Hook,
+            options: Options,
+            lock: Q::Lock,
+        ) -> Self {
+            // The others are those above.
+            const { assert!(Self::SHARDS > 0 && Self::SHARDS <= usize::BITS as usize - 2) };
             Self {
                 source,
                 clock,
@@ -149,10 +151,10 @@ impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
     }
 }
 
-impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueTypes> WaitQueue<Q> {
     /// Lowers the gate where no wait is left. It changes under the lock alone.
     #[inline(always)]
-    fn lower_gate(&self, lists: &Lists<S::Key, B>) {
+    fn lower_gate(&self, lists: &Lists<Q::Source>) {
         let empty = self.gate.load(Relaxed) & !CLOSED & !lists.occupied;
         if empty != 0 {
             self.gate.fetch_and(!empty, Relaxed);
@@ -163,7 +165,10 @@ impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
     }
 
     /// The same with another hook. No request waits yet.
-    pub(crate) fn with_hook<G>(self, hook: G) -> WaitQueue<S, C, R, G, B> {
+    pub(crate) fn with_hook<G>(self, hook: G::Hook) -> WaitQueue<G>
+    where
+        G: QueueTypes<Source = Q::Source, Clock = Q::Clock, Lock = Q::Lock>,
+    {
         let Self {
             source,
             clock,
@@ -191,9 +196,9 @@ impl<S: LimiterSource, C, R, H, const B: usize> WaitQueue<S, C, R, H, B> {
     }
 }
 
-impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
+impl<S: LimiterSource> Lists<S> {
     const NEW: Self = Self {
-        shards: [const { Shard::new() }; B],
+        shards: S::Shards::EMPTY,
         drainers: Shard::new(),
         timers: TimerHeap::new(),
         counts: QueueCounts {
@@ -214,20 +219,30 @@ impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
         random: 1,
     };
 
+    /// The wait lists of a key's shard.
+    #[inline(always)]
+    fn shard(&mut self, key: S::Key) -> &mut Shard<S::Key> {
+        &mut self.shards.as_mut()[S::shard(key)]
+    }
+
+    /// The head of a key's list.
+    #[inline(always)]
+    fn head(&self, key: S::Key) -> Option<NonNull<Waiter<S::Key>>> {
+        self.shards.as_ref()[S::shard(key)].head(key)
+    }
+
     /// The head of the list that a waiter is in.
     ///
     /// # Safety
     ///
     /// The waiter is in a list.
-    unsafe fn head_of(&self, shard: usize, waiter: NonNull<Waiter<K>>) -> NonNull<Waiter<K>> {
+    unsafe fn head_of(&self, waiter: NonNull<Waiter<S::Key>>) -> NonNull<Waiter<S::Key>> {
         // SAFETY: as the caller says.
         unsafe {
             if (*waiter.as_ptr()).is_head {
                 waiter
             } else {
-                self.shards[shard]
-                    .head((*waiter.as_ptr()).key)
-                    .unwrap_or(waiter)
+                self.head((*waiter.as_ptr()).key).unwrap_or(waiter)
             }
         }
     }
@@ -238,7 +253,7 @@ impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
     /// # Safety
     ///
     /// The waiter is in a list.
-    unsafe fn schedule(&mut self, waiter: NonNull<Waiter<K>>) {
+    unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>) {
         // SAFETY: as the caller says.
         unsafe {
             let Waiter {
@@ -287,14 +302,14 @@ impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
 
 /// Work on the wait lists. Whatever panics in it, what it is to leave behind is done when it ends:
 /// a driver is told of the next timer, and the gate is lowered where no wait is left.
-struct CriticalSection<'q, S: LimiterSource, C, R, H, const B: usize> {
-    wait_queue: &'q WaitQueue<S, C, R, H, B>,
-    lists: &'q mut Lists<S::Key, B>,
+struct CriticalSection<'q, Q: QueueTypes> {
+    wait_queue: &'q WaitQueue<Q>,
+    lists: &'q mut Lists<Q::Source>,
     /// Takes the waker of the driver.
     batch: &'q mut WakeBatch,
 }
 
-impl<S: LimiterSource, C, R, H, const B: usize> Drop for CriticalSection<'_, S, C, R, H, B> {
+impl<Q: QueueTypes> Drop for CriticalSection<'_, Q> {
     #[inline]
     fn drop(&mut self) {
         self.lists.tell(self.batch);
@@ -302,47 +317,29 @@ impl<S: LimiterSource, C, R, H, const B: usize> Drop for CriticalSection<'_, S, 
     }
 }
 
-/// Grants what is pending when a limiter, a clock or a waker has panicked. They are asked once
-/// more.
-struct GrantOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
-    &'q WaitQueue<S, C, R, H, B>,
-);
-
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for GrantOnUnwind<'_, S, C, R, H, B>
-{
-    fn drop(&mut self) {
-        quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));
-    }
+/// Grants what is pending, and what is free in some shards, when a limiter, a clock or a waker has
+/// panicked. A limiter that has panicked in giving back may have given back by then. It is asked
+/// once more.
+struct GrantOnUnwind<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    shards: usize,
 }
 
-/// Grants what is free in some shards when a limiter has panicked in giving back. It may have given
-/// back by then.
-struct GrantShardsOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize>(
-    &'q WaitQueue<S, C, R, H, B>,
-    usize,
-);
-
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for GrantShardsOnUnwind<'_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for GrantOnUnwind<'_, Q> {
     fn drop(&mut self) {
-        let Self(wait_queue, shards) = *self;
-        wait_queue.pending.add(shards);
-        drop(GrantOnUnwind(wait_queue));
+        self.wait_queue.pending.add(self.shards);
+        quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));
     }
 }
 
 /// Permits that are to be handed over. They are released if a clock or a limiter panics before.
-struct ReleaseOnUnwind<'q, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    wait_queue: &'q WaitQueue<S, C, R, H, B>,
-    key: S::Key,
+struct ReleaseOnUnwind<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    key: Key<Q>,
     n: u32,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for ReleaseOnUnwind<'_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for ReleaseOnUnwind<'_, Q> {
     fn drop(&mut self) {
         self.wait_queue.source.at(self.key).release(self.n);
         self.wait_queue.note_release(self.key);
@@ -360,22 +357,57 @@ struct Handed {
 /// What was granted.
 pub(crate) type Grant = (u32, Receipt);
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// To be forgotten where nothing has panicked.
+    #[inline(always)]
+    fn grant_on_unwind(&self, shards: usize) -> GrantOnUnwind<'_, Q> {
+        GrantOnUnwind {
+            wait_queue: self,
+            shards,
+        }
+    }
+
     /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
-    fn with<T>(&self, work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T) -> T {
         let mut batch = WakeBatch::new();
         let outcome = self.with_batch(&mut batch, work);
         batch.resume();
         outcome
     }
 
-    /// The same; a waker's panic is kept in `batch`.
+    /// The same for work that runs no code of others, and wakes nobody.
+    #[inline]
+    fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
+        let mut batch = None;
+        let panicking = self.grant_on_unwind(0);
+        let outcome = self.lists.lock(|lists| {
+            let outcome = work(lists);
+            if lists.timers.first().is_some() {
+                lists.tell(batch.insert(WakeBatch::new()));
+            }
+            self.lower_gate(lists);
+            outcome
+        });
+        mem::forget(panicking);
+        self.wake_and_grant_some(&mut batch);
+        outcome
+    }
+
+    /// Wakes, if there is anybody to wake, and grants what was released while the lock was held.
+    #[inline(always)]
+    fn wake_and_grant_some(&self, batch: &mut Option<WakeBatch>) {
+        if batch.as_ref().is_some_and(WakeBatch::are_left) || self.pending.is_any::<Q::Lock>() {
+            self.grant_pending(batch.get_or_insert_with(WakeBatch::new));
+        }
+    }
+
+    /// As `with`; a waker's panic is kept in `batch`.
     fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
-        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+        work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T,
     ) -> T {
-        let panicking = GrantOnUnwind(self);
+        let panicking = self.grant_on_unwind(0);
         let outcome = self
             .lists
             .lock(|lists| self.critical_section(lists, batch, work));
@@ -388,9 +420,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     fn try_with_batch<T>(
         &self,
         batch: &mut WakeBatch,
-        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+        work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T,
     ) -> Option<T> {
-        let panicking = GrantOnUnwind(self);
+        let panicking = self.grant_on_unwind(0);
         let mut work = Some(work);
         let mut attempt = || {
             self.lists
@@ -403,7 +435,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let outcome = attempt().or_else(|| {
             self.pending.add(TIME);
             // Either the holder of the lock sees the note, or the lock is free by now.
-            if self.pending.is_any::<R>() {
+            if self.pending.is_any::<Q::Lock>() {
                 attempt()
             } else {
                 None
@@ -419,9 +451,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Under the lock.
     fn critical_section<T>(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        work: impl FnOnce(&mut Lists<S::Key, B>, &mut WakeBatch) -> T,
+        work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T,
     ) -> T {
         let wait_queue = self;
         let section = CriticalSection {
@@ -439,14 +471,14 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             if batch.has_lost_one() {
                 self.pending.add(TIME);
             }
-            if !self.pending.is_any::<R>() || !self.try_grant(None, batch) {
+            if !self.pending.is_any::<Q::Lock>() || !self.try_grant(None, batch) {
                 return;
             }
         }
     }
 
     /// Grants what is due, what is pending, and what waits for `key`, unless the lock is held.
-    fn try_grant(&self, key: Option<S::Key>, batch: &mut WakeBatch) -> bool {
+    fn try_grant(&self, key: Option<Key<Q>>, batch: &mut WakeBatch) -> bool {
         let drain = |lists: &mut _, batch: &mut _| self.drain(lists, batch, key);
         let granted = self
             .lists
@@ -457,8 +489,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Gives permits back by `give`, and grants them to the requests that wait for the key. `give`
     /// returns whether the limiter knows that requests wait.
     #[inline]
-    pub(crate) fn give_back<T>(&self, key: S::Key, give: impl FnOnce(&S) -> (T, Waiting)) -> T {
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+    pub(crate) fn give_back<T>(
+        &self,
+        key: Key<Q>,
+        give: impl FnOnce(&Q::Source) -> (T, Waiting),
+    ) -> T {
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let (outcome, waiting) = give(&self.source);
         mem::forget(panicking);
         match waiting {
@@ -475,10 +511,10 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     #[inline(always)]
     pub(crate) fn take<T>(
         &self,
-        key: S::Key,
+        key: Key<Q>,
         take: impl FnOnce() -> Result<T, Denied>,
     ) -> Result<T, Denied> {
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = take();
         mem::forget(panicking);
         if taken.is_err() && self.is_composed(key) {
@@ -489,7 +525,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 
     /// Whether a key's limiter may take from some of its limits and give back again.
     #[inline(always)]
-    fn is_composed(&self, key: S::Key) -> bool {
+    fn is_composed(&self, key: Key<Q>) -> bool {
         let limiter = self.source.at(key);
         limiter
             .as_composable()
@@ -497,8 +533,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// Changes limiters, and then serves all wait lists.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&S) -> T) -> T {
-        let panicking = GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - B));
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&Q::Source) -> T) -> T {
+        let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));
         let outcome = change(&self.source);
         mem::forget(panicking);
         self.with(|lists, batch| {
@@ -510,10 +546,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 
     /// Releases permits: to the requests that wait, before any others.
     #[inline]
-    pub(crate) fn release(&self, key: S::Key, n: u32)
-    where
-        H: Hook,
-    {
+    pub(crate) fn release(&self, key: Key<Q>, n: u32) {
         if !(self.is_waited_for(key) && self.hand_over(key, n)) {
             self.give_back(key, |source| ((), source.release_watched(key, n)));
         }
@@ -521,11 +554,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 
     /// Hands permits over to the head of a key's wait list, if they are just what it wants. Neither
     /// of the two then touches the limiter. `false` if nothing was done.
-    fn hand_over(&self, key: S::Key, n: u32) -> bool
-    where
-        H: Hook,
-    {
-        let panicking = GrantOnUnwind(self);
+    fn hand_over(&self, key: Key<Q>, n: u32) -> bool {
+        let panicking = self.grant_on_unwind(0);
         let unreleased = ReleaseOnUnwind {
             wait_queue: self,
             key,
@@ -561,8 +591,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
                 unless_unwinding(|| waker.wake());
             }
         }
-        if self.pending.is_any::<R>() {
-            self.grant_pending();
+        if self.pending.is_any::<Q::Lock>() {
+            self.grant_pending(&mut WakeBatch::new());
         }
         mem::forget(unreleased);
         mem::forget(panicking);
@@ -572,11 +602,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Settles the head of a key's list with `n` permits as they are, if that is what it wants, and
     /// nothing else is to be looked at.
     #[inline(always)]
-    fn hand_to_head(&self, lists: &mut Lists<S::Key, B>, key: S::Key, n: u32) -> Option<Handed>
-    where
-        H: Hook,
-    {
-        let head = lists.shards[S::shard(key, B)].head(key)?;
+    fn hand_to_head(&self, lists: &mut Lists<Q::Source>, key: Key<Q>, n: u32) -> Option<Handed> {
+        let head = lists.head(key)?;
         // SAFETY: linked, and we hold the lock.
         let Request { min, max, .. } = unsafe { (*head.as_ptr()).request };
         if min != n || max != n || lists.closed || lists.timers.first().is_some() {
@@ -587,7 +614,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             PassedOn::NoneAreFree => false,
             PassedOn::OthersAreFree => true,
         };
-        let now = if H::TIMES {
+        let now = if Q::Hook::TIMES {
             self.clock.now()
         } else {
             Timestamp::ZERO
@@ -609,7 +636,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     #[cold]
-    fn grant(&self, key: S::Key, waited_for: bool) {
+    fn grant(&self, key: Key<Q>, waited_for: bool) {
         let shard = Self::bit(key);
         if !waited_for {
             // A request enters and then asks the limiter. This call has given back, and then reads
@@ -621,7 +648,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         }
         let mut batch = WakeBatch::new();
         unless_unwinding(|| {
-            let panicking = GrantOnUnwind(self);
+            let panicking = self.grant_on_unwind(0);
             // Left if the lock is held, or a clock or a limiter panics.
             let mut mark = self.pending.restore_on_drop(shard);
             if self.try_grant(Some(key), &mut batch) {
@@ -634,20 +661,23 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         batch.resume();
     }
 
-    /// Grants what is pending.
+    /// Wakes, and grants what is pending.
     #[cold]
-    fn grant_pending(&self) {
-        let mut batch = WakeBatch::new();
-        unless_unwinding(|| self.wake_and_grant(&mut batch));
+    fn grant_pending(&self, batch: &mut WakeBatch) {
+        unless_unwinding(|| {
+            let panicking = self.grant_on_unwind(0);
+            self.wake_and_grant(batch);
+            mem::forget(panicking);
+        });
         batch.resume();
     }
 
-    fn bit(key: S::Key) -> usize {
-        1 << S::shard(key, B)
+    fn bit(key: Key<Q>) -> usize {
+        1 << Q::Source::shard(key)
     }
 
     pub(crate) fn counts(&self) -> QueueCounts {
-        self.with(|lists, _| lists.counts)
+        self.with_lists(|lists| lists.counts)
     }
 
     /// The permits that are waited for, saturated.
@@ -669,7 +699,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         while are_left {
             // If the lock itself panics, there is no way on.
             are_left = false;
-            let tell_drivers = |lists: &mut Lists<S::Key, B>, batch: &mut WakeBatch| {
+            let tell_drivers = |lists: &mut Lists<Q::Source>, batch: &mut WakeBatch| {
                 loop {
                     if batch.is_full() {
                         are_left = true;
@@ -694,17 +724,17 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Whether a request waits in a key's shard. (A gate that was left raised refuses no request:
     /// then none waits at all.)
     #[inline]
-    pub(crate) fn is_waited_for(&self, key: S::Key) -> bool {
+    pub(crate) fn is_waited_for(&self, key: Key<Q>) -> bool {
         self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
     }
 
     /// Notes that permits of a key came back, for the next holder of the lock.
-    pub(crate) fn note_release(&self, key: S::Key) {
+    pub(crate) fn note_release(&self, key: Key<Q>) {
         self.pending.add(Self::bit(key));
     }
 
     /// The permits that wait before a new request, if the lock is free; else none.
-    pub(crate) fn seen_ahead(&self, key: S::Key) -> u64 {
+    pub(crate) fn seen_ahead(&self, key: Key<Q>) -> u64 {
         if !self.is_waited_for(key) {
             return 0;
         }
@@ -722,15 +752,15 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// not empty, which may be because of another key.
     pub(crate) fn take_past_others(
         &self,
-        key: S::Key,
+        key: Key<Q>,
         now: Timestamp,
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let mut batch = WakeBatch::new();
-        let panicking = GrantShardsOnUnwind(self, Self::bit(key));
+        let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = self.lists.try_lock(|lists| {
             self.critical_section(lists, &mut batch, |lists, _| {
-                let free = lists.shards[S::shard(key, B)].head(key).is_none();
+                let free = lists.head(key).is_none();
                 free.then(|| self.source.at(key).take_at(now, n))
             })
         });

@@ -62,7 +62,7 @@ impl WakeBatch {
         *(if task.is_none() { task } else { thread }) = Some(waker);
     }
 
-    const fn are_left(&self) -> bool {
+    pub(crate) const fn are_left(&self) -> bool {
         self.first < self.after
             || self.attendant.is_some()
             || self.drivers[0].is_some()

@@ -1,7 +1,6 @@
-use portcullis_core::{Lease, Receipt};
+use portcullis_core::{Clock, Lease, Receipt};
 
 use crate::acquire::{Anchored, Queued};
-use crate::wait_queue::Waits;
 
 /// Permits for what has not passed yet: dropped, what was not spent is refunded, as far as the
 /// limiter can take it back.
@@ -43,7 +42,7 @@ impl<P: Anchored> Drop for Unspent<P> {
             && left > 0
         {
             lease.release(self.spent).expect("holds as many");
-            let now = lease.limiter().wait_queue().now();
+            let now = lease.limiter().wait_queue().clock.now();
             lease.refund_at(now, left).expect("holds as many");
         }
     }

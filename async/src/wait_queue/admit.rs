@@ -8,38 +8,34 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::serve::take;
 use super::waits::Taken;
-use super::{Grant, Lists, WaitQueue};
+use super::{Lists, WaitQueue};
 use crate::Rejected;
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::options::{Options, Order};
+use crate::queue_config::{Key, QueueConfig};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::wait_list::{End, NextTry, Request, Shard, State, Waiter};
 use crate::wake_batch::WakeBatch;
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Puts a new request into its wait list, if it plainly has to wait and there is room for it.
     /// Then takes its waker.
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`.
+    /// As of `enqueue`.
     #[inline(always)]
     pub(super) unsafe fn enter_behind(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &mut Option<Waker>,
-    ) -> bool
-    where
-        H: Hook,
-    {
+    ) -> bool {
         // SAFETY: the waiter is ours, as the caller says.
         let Waiter { key, request, .. } = unsafe { &*waiter.as_ptr() };
-        let shard = S::shard(*key, B);
-        let head = lists.shards[shard].head(*key);
+        let head = lists.head(*key);
         let Options {
             order,
             max_permits,
@@ -61,63 +57,20 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         is_plain
     }
 
-    /// Takes for a new request, or puts it into its wait list, or refuses it.
+    /// Takes for a new request, or puts it into its wait list with its waker, or refuses it.
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`.
-    #[cold]
-    pub(super) unsafe fn decide(
+    /// As of `enqueue`.
+    pub(super) unsafe fn admit(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
-        waker: Waker,
-    ) -> Option<Result<Grant, Rejected>>
-    where
-        H: Hook,
-    {
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &mut Option<Waker>,
+    ) -> Step<'_, Q> {
         // SAFETY: the waiter is ours, as the caller says.
         let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
-        let mut waker = Some(waker);
-        loop {
-            let step = self.with(|lists, batch| {
-                let mut next_try = NextTry::ON_RELEASE;
-                let step = self.admit(lists, batch, key, request, &mut next_try);
-                if let Step::Wait = step {
-                    let head = lists.shards[S::shard(key, B)].head(key);
-                    // SAFETY: the same.
-                    unsafe {
-                        self.enter(lists, waiter, head, &mut waker);
-                        (*waiter.as_ptr()).next_try = next_try;
-                        lists.schedule(waiter);
-                        if let Some(head) = head {
-                            lists.schedule(head);
-                        }
-                    }
-                }
-                step
-            });
-            match step {
-                Step::Settled(outcome) => {
-                    // Its drop may panic. Then what was taken is given back.
-                    drop(waker.take());
-                    return Some(outcome.map(Taken::keep));
-                }
-                Step::Wait => return None,
-                Step::Again => {}
-            }
-        }
-    }
-
-    /// Decides on a new request, under the lock.
-    #[cold]
-    fn admit(
-        &self,
-        lists: &mut Lists<S::Key, B>,
-        batch: &mut WakeBatch,
-        key: S::Key,
-        request: Request,
-        next_try: &mut NextTry,
-    ) -> Step<Result<Taken<'_, S, C, R, H, B>, Rejected>> {
         self.raise(Self::bit(key));
         let now = self.clock.now();
         let Request {
@@ -127,9 +80,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             return Step::Settled(Err(Rejected::Closed { permits: min }));
         }
         let limiter = self.source.at(key);
-        let shard = S::shard(key, B);
-        let head = lists.shards[shard].head(key);
-        let mut is_refused = false;
+        let head = lists.head(key);
+        let (mut next_try, mut is_refused) = (NextTry::ON_RELEASE, false);
         if self.options.order == Order::NewestFirst || head.is_none() {
             // Restored if the limiter panics: it may have taken and given back.
             let mut mark = self.pending.restore_on_drop(Self::bit(key));
@@ -156,7 +108,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
                 }
                 Err(denied) => {
                     is_refused = matches!(denied, Denied::Refused { .. });
-                    *next_try = self.next_try(lists, &limiter, denied, now, now);
+                    next_try = self.next_try(lists, &limiter, denied, now, now);
                 }
             }
         }
@@ -185,13 +137,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             max_waiters,
             ..
         } = self.options;
-        let fits = |lists: &Lists<S::Key, B>| {
-            let line = Shard::room(lists.shards[shard].head(key));
+        let fits = |lists: &Lists<Q::Source>| {
+            let line = Shard::room(lists.head(key));
             lists.counts.waiters < max_waiters && line + request.room() <= max_permits
         };
         let could_fit = max_waiters > 0 && request.room() <= max_permits;
         while could_fit && order == Order::NewestFirst && !fits(lists) {
-            let Some(head) = lists.shards[shard].head(key) else {
+            let Some(head) = lists.head(key) else {
                 break;
             };
             if batch.is_full() {
@@ -201,6 +153,16 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             self.settle(lists, batch, Shard::last(head), State::Evicted, None, now);
         }
         if could_fit && fits(lists) {
+            let head = lists.head(key);
+            // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
+            unsafe {
+                self.enter(lists, waiter, head, waker);
+                (*waiter.as_ptr()).next_try = next_try;
+                lists.schedule(waiter);
+                if let Some(head) = head {
+                    lists.schedule(head);
+                }
+            }
             return Step::Wait;
         }
         lists.counts.refused = lists.counts.refused.wrapping_add(1);
@@ -230,9 +192,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// The permits that wait before a new request.
-    pub(super) fn ahead(&self, lists: &Lists<S::Key, B>, key: S::Key) -> u64 {
+    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
         match self.options.order {
-            Order::OldestFirst => Shard::permits(lists.shards[S::shard(key, B)].head(key)),
+            Order::OldestFirst => Shard::permits(lists.head(key)),
             Order::NewestFirst => 0,
         }
     }
@@ -242,32 +204,30 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     ///
     /// # Safety
     ///
-    /// As of `Waits::enqueue`; it is the list of its key.
+    /// As of `enqueue`; it is the list of its key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
-        head: Option<NonNull<Waiter<S::Key>>>,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
         waker: &mut Option<Waker>,
-    ) where
-        H: Hook,
-    {
+    ) {
         // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
         unsafe {
             let Waiter { key, request, .. } = &*waiter.as_ptr();
-            let (shard, min) = (S::shard(*key, B), request.min);
+            let (key, min) = (*key, request.min);
             let end = if self.options.order == Order::OldestFirst {
                 End::Tail
             } else {
                 End::Head
             };
-            if H::TIMES {
+            if Q::Hook::TIMES {
                 (*waiter.as_ptr()).since = self.clock.now();
             }
             let Some(waker) = waker.take() else { return };
-            lists.shards[shard].enter(waiter, head, end, waker);
-            lists.occupied |= 1 << shard;
+            lists.shard(key).enter(waiter, head, end, waker);
+            lists.occupied |= Self::bit(key);
             lists.counts.waiters += 1;
             lists.counts.permits += u64::from(min);
             self.publish_counts(lists);
@@ -276,8 +236,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 }
 
 /// What becomes of a new request.
-enum Step<T> {
-    Settled(T),
+pub(super) enum Step<'q, Q: QueueConfig> {
+    Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
     /// Others have been evicted, and are woken first.
     Again,

@@ -11,14 +11,14 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::Timestamp;
 
 use super::waits::AbortOnUnwind;
 use super::{CLOSED, DUE, Lists, TIME, WaitQueue};
 use crate::drivers::Driver;
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::panics::{quietly, unless_unwinding};
+use crate::queue_config::QueueConfig;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::wake_batch::WakeBatch;
 
@@ -72,7 +72,7 @@ pub(crate) struct Look {
     pub(crate) turn: u32,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Grants what can be granted, and says when the next timer is due. The panics of wakers are
     /// kept in `batch`. Returns `None` to the queue itself if the lock is held: its holder wakes it
     /// again.
@@ -90,7 +90,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         }
         loop {
             let mut waker = caller.waker().cloned();
-            let look = |lists: &mut Lists<S::Key, B>, batch: &mut WakeBatch| {
+            let look = |lists: &mut Lists<Q::Source>, batch: &mut WakeBatch| {
                 // SAFETY: as the caller says.
                 let drives = unsafe { lists.come(caller, &mut waker) };
                 self.drain(lists, batch, None);
@@ -211,7 +211,7 @@ impl Caller<'_> {
     }
 }
 
-impl<K: Copy + PartialEq, const B: usize> Lists<K, B> {
+impl<S: LimiterSource> Lists<S> {
     /// Registers the caller. Returns whether it takes charge.
     ///
     /// # Safety

@@ -10,22 +10,22 @@ use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestam
 
 use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::options::Order;
 use crate::pending_releases::PendingReleases;
+use crate::queue_config::{Key, QueueConfig};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::wait_list::{NextTry, Removed, Request, Shard, State, Waiter};
 use crate::wake_batch::WakeBatch;
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Settles all waits that can be: what is due, in the order of time; then the wait list of
     /// `key`, and those of the shards of which releases are pending.
     pub(super) fn drain(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        key: Option<S::Key>,
+        key: Option<Key<Q>>,
     ) {
         // Before the limiters are asked, so that a later release is noted anew.
         let mut pending = self.pending.take();
@@ -39,8 +39,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
         let now = self.clock.now();
         lists.now = now;
         if lists.closed {
-            for shard in 0..B {
-                while let Some(head) = lists.shards[shard].heads().next() {
+            for shard in 0..Self::SHARDS {
+                while let Some(head) = lists.shards.as_ref()[shard].heads().next() {
                     if batch.is_full() {
                         pending.bits |= 1;
                         return;
@@ -55,13 +55,14 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             return;
         }
         if let Some(key) = key
-            && let Some(head) = lists.shards[S::shard(key, B)].head(key)
+            && let Some(head) = lists.head(key)
         {
             self.serve(lists, batch, head, now, now);
         }
         while pending.bits != 0 {
             let heads = lists
                 .shards
+                .as_ref()
                 .get(pending.bits.trailing_zeros() as usize)
                 .map(Shard::heads);
             for head in heads.into_iter().flatten() {
@@ -91,7 +92,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// have run.
     pub(super) fn run_timers(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
         now: Timestamp,
         is_due: impl Fn(Timestamp) -> bool,
@@ -130,7 +131,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// what it was at that instant.
     fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
-            _ if S::SHARED => 0,
+            _ if Q::Source::SHARED => 0,
             Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
             Order::NewestFirst => 0,
         };
@@ -142,9 +143,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// late timer loses no permits. Afterwards the timer of a head that has to wait is set.
     pub(super) fn serve(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        head: NonNull<Waiter<S::Key>>,
+        head: NonNull<Waiter<Key<Q>>>,
         mut at: Timestamp,
         now: Timestamp,
     ) {
@@ -205,8 +206,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Takes on behalf of a head.
     fn take_for(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        head: NonNull<Waiter<S::Key>>,
+        lists: &mut Lists<Q::Source>,
+        head: NonNull<Waiter<Key<Q>>>,
         at: Timestamp,
     ) -> Result<Grant, Denied> {
         // SAFETY: linked, and we hold the lock.
@@ -216,7 +217,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
             ..
         } = unsafe { &*head.as_ptr() };
         let limiter = self.source.at(*key);
-        if !S::NOTES {
+        if !Q::Source::NOTES {
             return take(
                 *min,
                 *max,
@@ -236,8 +237,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// When a limiter that has denied as of `at` is to be asked again: later than that.
     pub(super) fn next_try(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        limiter: &S::At<'_>,
+        lists: &mut Lists<Q::Source>,
+        limiter: &impl Limiter,
         denied: Denied,
         at: Timestamp,
         now: Timestamp,
@@ -271,13 +272,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     /// Removes a waiter from its list and settles it. Returns the new head, if it was the head.
     pub(super) fn settle(
         &self,
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         outcome: State,
         grant: Option<Grant>,
         now: Timestamp,
-    ) -> Option<NonNull<Waiter<S::Key>>> {
+    ) -> Option<NonNull<Waiter<Key<Q>>>> {
         let (waker, next) = self.remove(lists, waiter);
         batch.push(waker);
         // SAFETY: it was linked, and is ours until it is settled.
@@ -290,29 +291,31 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     /// Removes a waiter from its list, as [`Shard::remove`] does.
+    #[inline(always)]
     pub(super) fn remove(
         &self,
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
-    ) -> Removed<S::Key> {
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) -> Removed<Key<Q>> {
         // SAFETY: linked, and we hold the lock.
         unsafe {
             let Waiter { key, request, .. } = &*waiter.as_ptr();
-            let (shard, request) = (S::shard(*key, B), *request);
+            let (key, request) = (*key, *request);
             lists.timers.set(waiter, None);
             lists.counts.waiters -= 1;
             lists.counts.permits -= u64::from(request.min);
             self.publish_counts(lists);
-            let head = lists.head_of(shard, waiter);
-            let taken = lists.shards[shard].remove(waiter, head);
-            if lists.shards[shard].is_empty() {
-                lists.occupied &= !(1 << shard);
+            let head = lists.head_of(waiter);
+            let shard = lists.shard(key);
+            let taken = shard.remove(waiter, head);
+            if shard.is_empty() {
+                lists.occupied &= !Self::bit(key);
             }
             taken
         }
     }
 
-    pub(super) fn publish_counts(&self, lists: &Lists<S::Key, B>) {
+    pub(super) fn publish_counts(&self, lists: &Lists<Q::Source>) {
         self.waiters.store(lists.counts.waiters, Relaxed);
         self.queued.store(
             u32::try_from(lists.counts.permits).unwrap_or(u32::MAX),
@@ -321,9 +324,9 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     pub(super) fn settle_drainer(
-        lists: &mut Lists<S::Key, B>,
+        lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         now: Timestamp,
     ) {
         batch.push(Self::remove_drainer(lists, waiter));
@@ -335,8 +338,8 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
     }
 
     pub(super) fn remove_drainer(
-        lists: &mut Lists<S::Key, B>,
-        waiter: NonNull<Waiter<S::Key>>,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Option<Waker> {
         // SAFETY: linked, and we hold the lock.
         let waker = unsafe {
@@ -359,15 +362,15 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> WaitQueue<S, C, 
 
 /// A wait list whose limiter may panic before the head's timer is set. If it does, the limiter is
 /// asked again after the lock is unlocked, and when some time has passed.
-struct RetryOnUnwind<'s, K: Copy + PartialEq, const B: usize> {
+struct RetryOnUnwind<'s, S: LimiterSource> {
     pending: &'s PendingReleases,
     bit: usize,
-    lists: &'s mut Lists<K, B>,
-    head: NonNull<Waiter<K>>,
+    lists: &'s mut Lists<S>,
+    head: NonNull<Waiter<S::Key>>,
     now: Timestamp,
 }
 
-impl<K: Copy + PartialEq, const B: usize> Drop for RetryOnUnwind<'_, K, B> {
+impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
     fn drop(&mut self) {
         self.pending.add(self.bit);
         // SAFETY: linked, and we hold the lock.
@@ -381,7 +384,7 @@ impl<K: Copy + PartialEq, const B: usize> Drop for RetryOnUnwind<'_, K, B> {
     }
 }
 
-impl<K, const B: usize> Lists<K, B> {
+impl<S: LimiterSource> Lists<S> {
     /// A random time from 0 to `most` (xorshift; Marsaglia, 2003), seeded by the time and the
     /// queue's address. It only spreads requests out.
     pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {

@@ -7,101 +7,22 @@ use core::task::Waker;
 
 use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
 
-use super::admit::{earliest, exceeds};
+use super::admit::{Step, earliest, exceeds};
 use super::serve::take;
-use super::{DRAINED, Grant, GrantOnUnwind, WaitQueue};
+use super::{DRAINED, Grant, WaitQueue};
 use crate::Rejected;
 use crate::hook::{Hook, Outcome, Waited};
 use crate::limiter_source::LimiterSource;
-use crate::lock::RawLock;
 use crate::options::Order;
 use crate::panics::unless_unwinding;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::queue_config::{Key, QueueConfig};
 use crate::wait_list::{End, Request, State, Waiter};
+use crate::wake_batch::WakeBatch;
 
-/// The calls of a future on its wait queue.
-pub trait Waits {
-    type Key: Copy;
-
-    /// The time of its clock.
-    fn now(&self) -> Timestamp;
-
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
-    fn try_now(&self, key: Self::Key, request: Request) -> Option<Grant>;
-
-    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
-    /// or `cancel` has returned.
-    unsafe fn enqueue(
-        &self,
-        waiter: NonNull<Waiter<Self::Key>>,
-        waker: &Waker,
-    ) -> Option<Result<Grant, Rejected>>;
-
-    /// What a waiter was granted, if it was, and is over then.
-    ///
-    /// # Safety
-    ///
-    /// As of `outcome`.
-    unsafe fn claim(&self, waiter: NonNull<Waiter<Self::Key>>) -> Option<Grant>;
-
-    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
-    /// `waker`.
-    ///
-    /// # Safety
-    ///
-    /// The waiter was put into a list here, and its outcome has not been asked for since it was
-    /// settled.
-    unsafe fn outcome(
-        &self,
-        waiter: NonNull<Waiter<Self::Key>>,
-        waker: &Waker,
-    ) -> Option<Result<Grant, Rejected>>;
-
-    /// Tells the hook that a wait is over, if it was one.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
-    unsafe fn left(&self, waiter: NonNull<Waiter<Self::Key>>);
-
-    /// Gives up a waiter that was put into a list, and what it has been granted.
-    ///
-    /// # Safety
-    ///
-    /// As of `outcome`.
-    unsafe fn cancel(&self, waiter: NonNull<Waiter<Self::Key>>);
-
-    /// Has an idle waiter wait until nothing is held, and says whether it has to.
-    ///
-    /// # Safety
-    ///
-    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
-    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Self::Key>>, waker: &Waker) -> bool;
-
-    /// Gives up a waiter that waits until nothing is held.
-    ///
-    /// # Safety
-    ///
-    /// It was put there by `enqueue_drained`.
-    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Self::Key>>);
-}
-
-impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
-    for WaitQueue<S, C, R, H, B>
-{
-    type Key = S::Key;
-
     #[inline]
-    fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    #[inline]
-    fn try_now(&self, key: S::Key, request: Request) -> Option<Grant> {
+    pub(crate) fn try_now(&self, key: Key<Q>, request: Request) -> Option<Grant> {
         if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
             return None;
         }
@@ -113,42 +34,64 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         .ok()
     }
 
-    unsafe fn enqueue(
+    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
+    /// or `cancel` has returned.
+    #[inline(always)]
+    pub(crate) unsafe fn enqueue(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: idle, and ours.
-        let bit = Self::bit(unsafe { (*waiter.as_ptr()).key });
         // Neither cloned nor dropped under the lock: that runs code of the caller's.
         let mut waker = Some(waker.clone());
-        if self.gate.load(Relaxed) & bit != 0 {
-            let panicking = GrantOnUnwind(self);
-            let enters = self.lists.lock(|lists| {
+        loop {
+            let mut batch = None;
+            let panicking = self.grant_on_unwind(0);
+            let step = self.lists.lock(|lists| {
                 // SAFETY: as the caller says. Nothing changes for other waits, nor for the timers.
-                unsafe { self.enter_behind(lists, waiter, &mut waker) }
+                if unsafe { self.enter_behind(lists, waiter, &mut waker) } {
+                    return Step::Wait;
+                }
+                let batch = batch.insert(WakeBatch::new());
+                self.critical_section(lists, batch, |lists, batch| {
+                    // SAFETY: as the caller says.
+                    unsafe { self.admit(lists, batch, waiter, &mut waker) }
+                })
             });
             mem::forget(panicking);
-            if enters {
-                if self.pending.is_any::<R>() {
-                    self.grant_pending();
+            self.wake_and_grant_some(&mut batch);
+            match step {
+                Step::Wait => return None,
+                Step::Settled(outcome) => {
+                    // Its drop may panic. Then what was taken is given back.
+                    drop(waker.take());
+                    return Some(outcome.map(Taken::keep));
                 }
-                return None;
+                Step::Again => {}
             }
         }
-        // SAFETY: as the caller says.
-        unsafe { self.decide(waiter, waker?) }
     }
 
-    unsafe fn outcome(
+    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
+    /// `waker`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list here, and its outcome has not been asked for since it was
+    /// settled.
+    pub(crate) unsafe fn outcome(
         &self,
-        waiter: NonNull<Waiter<S::Key>>,
+        waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
-            let waits = self.with(|_, _| {
+            let waits = self.with_lists(|_| {
                 // SAFETY: waiting, and so in a list, now that we hold the lock.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
@@ -175,7 +118,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         ) = unsafe { (Waiter::state(waiter), &mut *waiter.as_ptr()) };
         let (permits, limiter) = (request.min, self.source.at(*key));
         let retry = || {
-            let ahead = self.with(|lists, _| self.ahead(lists, *key));
+            let ahead = self.with_lists(|lists| self.ahead(lists, *key));
             earliest(&limiter, self.clock.now(), ahead, permits)
         };
         Some(match state {
@@ -193,19 +136,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         })
     }
 
-    #[inline(always)]
-    unsafe fn claim(&self, waiter: NonNull<Waiter<S::Key>>) -> Option<Grant> {
-        // SAFETY: valid, as the caller says; and, settled, ours.
-        unsafe {
-            if Waiter::state(waiter) == State::Granted {
-                (*waiter.as_ptr()).grant.take()
-            } else {
-                None
-            }
-        }
-    }
-
-    unsafe fn left(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Tells the hook that a wait is over, if it was one.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
+    pub(crate) unsafe fn left(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
         let (
             state,
@@ -232,12 +168,27 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         });
     }
 
-    unsafe fn cancel(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Gives up a waiter that was put into a list, and what it has been granted.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    #[inline(always)]
+    pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
         unless_unwinding(|| unsafe { self.give_up(waiter) });
     }
 
-    unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>, waker: &Waker) -> bool {
+    /// Has an idle waiter wait until nothing is held, and says whether it has to.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
+    pub(crate) unsafe fn enqueue_drained(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> bool {
         let mut waker = Some(waker.clone());
         self.with(|lists, _| {
             self.raise(DRAINED);
@@ -254,7 +205,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
         })
     }
 
-    unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+    /// Gives up a waiter that waits until nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// It was put there by `enqueue_drained`.
+    pub(crate) unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             // SAFETY: as the caller says.
@@ -263,13 +219,13 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> Waits
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<S, C, R, H, B> {
+impl<Q: QueueConfig> WaitQueue<Q> {
     /// As `cancel`.
     ///
     /// # Safety
     ///
     /// The same.
-    unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>) {
+    unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let _unclaimed = Unclaimed {
             wait_queue: self,
             waiter,
@@ -277,7 +233,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let stays = AbortOnUnwind;
-            let waker = self.with(move |lists, _| {
+            let waker = self.with_lists(move |lists| {
                 // SAFETY: waiting, and so in a list, now that we hold the lock.
                 unsafe {
                     if Waiter::state(waiter) != State::Waiting {
@@ -300,7 +256,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<
         }
         // SAFETY: no longer in a list, and so ours.
         unsafe {
-            if H::TIMES && Waiter::state(waiter) == State::Cancelled {
+            if Q::Hook::TIMES && Waiter::state(waiter) == State::Cancelled {
                 (*waiter.as_ptr()).until = self.clock.now();
             }
             self.left(waiter);
@@ -312,7 +268,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H: Hook, const B: usize> WaitQueue<
     /// # Safety
     ///
     /// The same.
-    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<S::Key>>) {
+    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let stays = AbortOnUnwind;
         let waker = self.with(move |lists, _| {
             // SAFETY: waiting, and so among the drainers, now that we hold the lock.
@@ -342,35 +298,34 @@ impl Drop for AbortOnUnwind {
 
 /// A waiter whose future is gone. What it was granted is given back, also if a waker or the hook
 /// panics.
-struct Unclaimed<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    waiter: NonNull<Waiter<S::Key>>,
+struct Unclaimed<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    waiter: NonNull<Waiter<Key<Q>>>,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for Unclaimed<'_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for Unclaimed<'_, Q> {
     fn drop(&mut self) {
         // SAFETY: no longer in a list, and so ours.
         let Waiter {
             key, grant, until, ..
         } = unsafe { &mut *self.waiter.as_ptr() };
-        let waiter = self.waiter.addr().get();
-        drop(Taken {
-            wait_queue: self.wait_queue,
-            key: *key,
-            grant: grant.take(),
-            at: *until,
-            waiter,
-        });
+        if let Some(grant) = grant.take() {
+            drop(Taken {
+                wait_queue: self.wait_queue,
+                key: *key,
+                grant: Some(grant),
+                at: *until,
+                waiter: self.waiter.addr().get(),
+            });
+        }
     }
 }
 
 /// Permits that were taken. They are given back if a waker or a hook panics before they are handed
 /// out.
-pub(super) struct Taken<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    pub(super) wait_queue: &'h WaitQueue<S, C, R, H, B>,
-    pub(super) key: S::Key,
+pub(super) struct Taken<'q, Q: QueueConfig> {
+    pub(super) wait_queue: &'q WaitQueue<Q>,
+    pub(super) key: Key<Q>,
     pub(super) grant: Option<Grant>,
     /// When it was taken, or later.
     pub(super) at: Timestamp,
@@ -378,13 +333,13 @@ pub(super) struct Taken<'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: 
     pub(super) waiter: usize,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Taken<'_, Q> {
     pub(super) fn keep(mut self) -> Grant {
         self.grant.take().unwrap_or((0, Receipt::NONE))
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Drop for Taken<'_, Q> {
     fn drop(&mut self) {
         if self.grant.as_ref().is_some_and(|(permits, _)| *permits > 0) {
             unless_unwinding(|| self.give_back());
@@ -392,7 +347,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop for Taken<'
     }
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, R, H, B> {
+impl<Q: QueueConfig> Taken<'_, Q> {
     /// Gives back the permits.
     fn give_back(&mut self) {
         let mut refund = Refund {
@@ -402,7 +357,7 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, 
         let Taken {
             wait_queue, waiter, ..
         } = *refund.taken;
-        if S::NOTES && waiter != 0 {
+        if Q::Source::NOTES && waiter != 0 {
             // Nothing is granted before the refund: a grant would make the receipts worthless.
             refund.notes = wait_queue.lists.lock(|lists| {
                 if lists.noted.0 == waiter {
@@ -419,14 +374,12 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Taken<'_, S, C, 
 }
 
 /// Refunds what was taken, also if a clock panics, and grants it to other requests.
-struct Refund<'t, 'h, S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> {
-    taken: &'t mut Taken<'h, S, C, R, H, B>,
+struct Refund<'t, 'q, Q: QueueConfig> {
+    taken: &'t mut Taken<'q, Q>,
     notes: Receipts,
 }
 
-impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
-    for Refund<'_, '_, S, C, R, H, B>
-{
+impl<Q: QueueConfig> Drop for Refund<'_, '_, Q> {
     fn drop(&mut self) {
         let notes = mem::replace(&mut self.notes, Receipts::NONE);
         let Taken {
@@ -439,15 +392,15 @@ impl<S: LimiterSource, C: Clock, R: RawLock, H, const B: usize> Drop
         if let Some((permits, receipt)) = grant.take() {
             unless_unwinding(|| {
                 wait_queue.give_back(*key, |source| {
-                    if S::NOTES {
+                    if Q::Source::NOTES {
                         source.refund_noted(*key, *at, permits, receipt, notes);
                     } else {
                         let _ = source.at(*key).refund_at(*at, permits, receipt);
                     }
                     ((), Waiting::Unknown)
                 });
-                if S::NOTES && wait_queue.pending.is_any::<R>() {
-                    wait_queue.grant_pending();
+                if Q::Source::NOTES && wait_queue.pending.is_any::<Q::Lock>() {
+                    wait_queue.grant_pending(&mut WakeBatch::new());
                 }
             });
         }

@@ -1193,7 +1193,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "fn try_now(&self, key: S::Key",
+        within: "fn try_now(&self, key: Key<Q>",
         text: "self.is_waited_for(key)",
         by: "false",
         test: (
@@ -1214,8 +1214,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn take_past_others(",
-        text: "lists.shards[S::shard(key, B)].head(key).is_none()",
-        by: "lists.shards[0].head(key).is_none() || true",
+        text: "lists.head(key).is_none()",
+        by: "lists.head(key).is_none() || true",
         test: (
             "queue_keyed",
             "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
@@ -1313,7 +1313,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if next.is_some() {",
         by: "if false {",
         test: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
@@ -1359,8 +1359,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "lists.shards[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
-        by: "lists.shards[shard].heads().next() { if batch.is_full() {",
+        text: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() {",
         test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
     },
     Mutant {
@@ -1382,10 +1382,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
     Mutant {
+        file: WAIT_QUEUE,
+        within: "fn with_lists<T>(",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
+        test: (
+            "queue",
+            "a_release_that_finds_the_counts_being_read_is_granted_by_the_reader",
+        ),
+    },
+    Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<S::Key>>",
-        text: "self.pending.is_any::<R>()",
-        by: "false",
+        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
+        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
+        text: "self.wake_and_grant_some(&mut batch);",
+        by: "",
         test: (
             "queue",
             "a_release_that_finds_somebody_queue_is_granted_by_that_one",
@@ -1414,7 +1431,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "Drop for GrantOnUnwind<",
-        text: "quietly(|| self.0.wake_and_grant(&mut WakeBatch::new()));",
+        text: "quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));",
         by: "",
         test: (
             "queue_limits",
@@ -1425,7 +1442,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.pending.is_any::<R>() {",
+        text: "if self.pending.is_any::<Q::Lock>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1435,7 +1452,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.pending.is_any::<R>() {",
+        text: "if self.pending.is_any::<Q::Lock>() {",
         by: "if false {",
         test: (
             "queue_handover",
@@ -1465,7 +1482,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "let panicking = GrantOnUnwind(self);",
+        text: "let panicking = self.grant_on_unwind(0);",
         by: "let panicking = ();",
         test: (
             "queue_limits",
@@ -1506,7 +1523,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // What a wait's state was before the lines were held.
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if Waiter::state(waiter) != State::Waiting {",
         by: "if false {",
         test: (
@@ -1516,7 +1533,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn outcome(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn outcome(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "let waits = Waiter::state(waiter) == State::Waiting;",
         by: "let waits = true;",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
@@ -1542,7 +1559,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
         by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
         test: (
@@ -1552,7 +1569,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
-        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<S::Key>>",
+        within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "lists.occupied |= DRAINED;",
         by: "",
         test: (

@@ -209,7 +209,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     // Whoever waits behind is not granted.
     Mutant {
         file: WAITS,
-        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<S::Key>>)",
+        within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if next.is_some() {",
         by: "if false {",
         test: (
@@ -231,7 +231,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn give_back<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
+        text: "let panicking = self.grant_on_unwind(Self::bit(key));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -241,7 +241,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn change<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, usize::MAX >> (usize::BITS as usize - B));",
+        text: "let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));",
         by: "let panicking = ();",
         test: (
             "given_back",
@@ -261,7 +261,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn take<T>(",
-        text: "let panicking = GrantShardsOnUnwind(self, Self::bit(key));",
+        text: "let panicking = self.grant_on_unwind(Self::bit(key));",
         by: "let panicking = ();",
         test: ("random_driver", "queues_around_permits_and_rates"),
     },
@@ -287,8 +287,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     // What is lost with a panic.
     Mutant {
-        file: ADMIT,
-        within: "pub(super) unsafe fn decide(",
+        file: WAITS,
+        within: "pub(crate) unsafe fn enqueue(",
         text: "drop(waker.take());",
         by: "",
         test: (
@@ -299,8 +299,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn enter(",
-        text: "if H::TIMES {",
-        by: "let waker = &mut waker.take();\n            if H::TIMES {",
+        text: "if Q::Hook::TIMES {",
+        by: "let waker = &mut waker.take();\n            if Q::Hook::TIMES {",
         test: (
             "given_back",
             "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics",

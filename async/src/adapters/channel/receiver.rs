@@ -169,7 +169,10 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # _ = job; });
     /// ```
     pub async fn recv_leased(&self) -> Option<(T, Lease<P>)> {
-        let leased = self.items.recv().await.ok()?;
+        let leased = match self.items.try_recv() {
+            Ok(leased) => leased,
+            Err(_) => self.items.recv().await.ok()?,
+        };
         Some(self.readers.receive(leased))
     }
 

@@ -4,14 +4,13 @@ use core::pin::pin;
 use core::task::Poll;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Limiter};
+use portcullis_core::{Clock, Denied, Lease, Limiter};
 
 use super::{Leased, Places, Room, SendError, TrySendError};
 use crate::acquire::{Acquire, Anchored, Queued};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
-use crate::wait_queue::Waits;
 
 /// The side of a [`channel`](super::channel) that writes. Clones write to the same channel.
 ///
@@ -102,11 +101,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
                 TrySendError::Full(())
             });
         };
-        let lease = match permits {
-            0 => Ok(nothing(self.queue.clone())),
-            _ => Lease::try_acquire_at(self.queue.clone(), self.queue.wait_queue().now(), permits),
-        };
-        match lease {
+        match self.permits_now(permits) {
             Ok(lease) => Ok(Permit {
                 sender: self,
                 place,
@@ -163,13 +158,16 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # drop(receiver);
     /// ```
     pub async fn reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, SendError<()>> {
-        let place = self
-            .room
-            .places
-            .acquire(1)
-            .await
-            .map_err(|_| SendError::Closed(()))?;
-        let permits = self.permits(permits).await?;
+        // What is free is taken without a wait's future.
+        let places = &self.room.places;
+        let place = match places.try_acquire(1) {
+            Ok(place) => place,
+            Err(_) => places.acquire(1).await.map_err(|_| SendError::Closed(()))?,
+        };
+        let permits = match self.permits_now(permits) {
+            Ok(lease) => Unspent::new(lease),
+            Err(_) => self.permits(permits).await?,
+        };
         Ok(Permit {
             sender: self,
             place,
@@ -177,11 +175,19 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         })
     }
 
+    /// Takes permits that are free.
+    #[inline]
+    fn permits_now(&self, n: u32) -> Result<Lease<P>, Denied> {
+        let queue = self.queue.clone();
+        if n == 0 {
+            return Ok(nothing(queue));
+        }
+        let now = queue.wait_queue().clock.now();
+        Lease::try_acquire_at(queue, now, n)
+    }
+
     /// Waits for permits, until the channel closes.
     async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
-        if n == 0 {
-            return Ok(Unspent::new(nothing(self.queue.clone())));
-        }
         let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
         let mut end = pin!(self.room.end.acquire(1));
         poll_fn(|context| {
