@@ -363,27 +363,6 @@ fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
 }
 
 #[test]
-fn a_denied_composition_starts_no_cooldown_window() {
-    let window = CooldownWindow::builder(10, SECOND).build().unwrap();
-    let gate = Concurrency::new(1);
-    let held = gate.try_acquire(1).unwrap();
-    // The look passes, and another one takes the gate before the take.
-    let mut receipt = window.take_at(at(0), 1).unwrap();
-    assert_eq!(window.refund_at(at(0), 1, &mut receipt), 1);
-    drop(held);
-    let first = drain(&window, Timestamp::from_nanos(999_500_000));
-    let second = drain(&window, Timestamp::from_nanos(1_000_400_000));
-    assert_eq!((first, second), (10, 0), "in one millisecond");
-}
-
-#[test]
-fn an_unlimited_bucket_is_restored_from_any_number() {
-    let bucket = TokenBucket::new(Rate::UNLIMITED, 1).with_state(1);
-    let limits = AllOf::new((&bucket, Concurrency::new(1)));
-    assert!(limits.try_acquire_at(at(0), 1).is_ok());
-}
-
-#[test]
 fn nothing_is_gained_in_a_window_by_changing_it_often() {
     let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
     for spent in 0..10 {

@@ -158,17 +158,6 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
 }
 
 #[test]
-fn without_a_limit_nothing_is_used() {
-    assert_eq!(
-        USED_SHARE.of_granted(&Unlimited, NOW),
-        Some(Used {
-            permits: 0,
-            capacity: u64::MAX
-        })
-    );
-}
-
-#[test]
 fn a_name_of_ones_own_passes_through_a_wrapper() {
     let limiter = Counted::new(Tenant::new("alice", Concurrency::new(1)));
     assert_eq!(TENANT.of_granted(&limiter, NOW), Some("alice"));
