@@ -29,6 +29,7 @@ use portcullis_async::{
 use portcullis_core::{
     Clock, Concurrency, Lease, Limiter, QueueLimiter, Rate, Timestamp, TokenBucket,
 };
+use support::random::Random;
 use support::{Hand, waker};
 use tokio::io as tokio_io;
 
@@ -37,31 +38,6 @@ const LIMIT: u32 = 64;
 const MOST: u32 = LIMIT / 2;
 /// What an item weighs at most, if it is not too heavy.
 const HEAVY: u64 = 6;
-
-/// xorshift64*.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 /// Panics on purpose are not worth a line each.
 fn quietly() {

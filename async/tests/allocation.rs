@@ -2,6 +2,9 @@
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
+#[macro_use]
+#[path = "../../core/tests/support/registry.rs"]
+mod registry;
 
 use core::future::Future;
 use core::pin::{Pin, pin};
@@ -12,8 +15,8 @@ use std::sync::Arc;
 use allocations::allocations;
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, ConcurrencyRules, FixedWindow, Keyed, Limiter, LimiterExt, Line,
-    ManualClock, MonotonicClock, QueueLimiter, Rate, Retry, Seed, SlidingWindow, Timestamp,
+    AllOf, Clock, Concurrency, ConcurrencyRules, Keyed, Limiter, LimiterExt, Line, ManualClock,
+    MonotonicClock, NativeWord, QueueLimiter, Rate, Retry, Seed, SettingsError, Timestamp,
     TokenBucket,
 };
 
@@ -138,12 +141,34 @@ fn waits_for_time(limiter: impl QueueLimiter) {
     assert_eq!(count, 0);
 }
 
+/// Waits for a limiter, if its permits come back by time.
+macro_rules! waits {
+    (by_time, $limiter:expr) => {
+        waits_for_time($limiter);
+    };
+    ($_back:ident, $_limiter:expr) => {};
+}
+
+macro_rules! all_wait {
+    ($($_name:ident: $type:ty {
+        on: $_on:tt,
+        new: (|$limit:ident, $time:ident| $new:expr),
+        on_board: $_board:tt,
+        back: $back:ident,
+        $($_rest:tt)*
+    })*) => {
+        $(waits!($back, {
+            let ($limit, $time) = (2, Duration::from_secs(2));
+            let limiter: Result<$type, SettingsError> = $new;
+            limiter.expect("settings that fit")
+        });)*
+    };
+}
+
 #[test]
 fn neither_time_nor_a_driver_allocates() {
-    let second = Duration::from_secs(1);
-    waits_for_time(TokenBucket::new(Rate::per_second(1), 2));
-    waits_for_time(FixedWindow::new(2, second));
-    waits_for_time(SlidingWindow::<4>::new(2, second, 4));
+    type W = NativeWord;
+    for_each_limiter!(all_wait);
 }
 
 #[test]

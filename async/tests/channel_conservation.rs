@@ -23,26 +23,7 @@ use std::time::Instant;
 use portcullis_async::channel::{Receiver, SendError, Sender, TryRecvError, TrySendError, channel};
 use portcullis_async::{Queue, Refused, Rejected, Weight};
 use portcullis_core::{Concurrency, Denied, Lease, ManualClock, Rate, Timestamp, TokenBucket};
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * bound as u128) >> 64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
+use support::random::Random;
 
 /// What is sent.
 #[derive(Debug)]
@@ -170,7 +151,7 @@ mod model {
     impl Model {
         fn new(seed: u64) -> Self {
             let mut random = Random::new(seed);
-            let capacity = 1 + random.below(4);
+            let capacity = 1 + random.index(4);
             let queue = Arc::new(support::queue(Concurrency::new(LIMIT), u64::MAX));
             let places = NonZero::new(capacity as u32).unwrap();
             let (sender, receiver) = channel(Arc::clone(&queue), places, Says);
@@ -283,7 +264,7 @@ mod model {
             let weight = if self.random.one_in(30) {
                 LIMIT + 1
             } else {
-                self.random.below(4) as u32
+                self.random.index(4) as u32
             };
             Item::new(0, self.next, weight, loud, &self.here)
         }
@@ -568,9 +549,9 @@ mod model {
         }
 
         fn step(&mut self) {
-            let place = self.random.below(self.writers.len().max(1));
-            let reader = self.random.below(self.readers.len().max(1));
-            match self.random.below(400) {
+            let place = self.random.index(self.writers.len().max(1));
+            let reader = self.random.index(self.readers.len().max(1));
+            match self.random.index(400) {
                 0..90 => self.start(),
                 90..170 if !self.writers.is_empty() => {
                     // At last.
@@ -584,7 +565,7 @@ mod model {
                 320..350 if !self.readers.is_empty() => self.read(reader),
                 350..365 if !self.readers.is_empty() => self.forget_reader(reader),
                 365..394 if !self.leases.is_empty() => {
-                    let place = self.random.below(self.leases.len());
+                    let place = self.random.index(self.leases.len());
                     let lease = self.leases.swap_remove(place);
                     let weight = lease.permits();
                     self.panicked += u64::from(caught(|| drop(lease)).is_none());
@@ -729,12 +710,12 @@ mod model {
         for seed in 1..if cfg!(debug_assertions) { 300 } else { 2_000 } {
             let mut random = Random::new(seed);
             let queue = support::queue(TokenBucket::new(Rate::per_second(1), BURST), 99);
-            let places = NonZero::new(1 + random.below(4) as u32).unwrap();
+            let places = NonZero::new(1 + random.index(4) as u32).unwrap();
             let (sender, receiver) = channel(&queue, places, |n: &u64| 1 + (*n % 2) as u32);
             let (mut writers, mut received) = (Vec::new(), 0);
             let (mut sent, mut seconds) = (0_u64, 0_u64);
             for number in 0..150 {
-                match random.below(10) {
+                match random.index(10) {
                     0..4 => {
                         let mut task = Task::new(sender.send(number));
                         match task.poll() {
@@ -746,12 +727,12 @@ mod model {
                         }
                     }
                     4 if !writers.is_empty() => {
-                        let place = random.below(writers.len());
+                        let place = random.index(writers.len());
                         drop(writers.remove(place));
                     }
                     5..8 => received += u32::from(receiver.try_recv().is_ok()),
                     _ => {
-                        seconds += random.below(3) as u64;
+                        seconds += random.index(3) as u64;
                         queue.clock().set(Timestamp::from_secs(seconds));
                         queue.advance();
                     }
@@ -860,26 +841,26 @@ mod threads {
         random: &mut Random,
     ) {
         let mut to_close = if random.one_in(3) {
-            random.below(100)
+            random.index(100)
         } else {
             usize::MAX
         };
         for number in 0..100 {
-            let weight = match random.below(60) {
+            let weight = match random.index(60) {
                 0 => LIMIT + 1,
                 1 => u32::MAX,
-                _ => random.below(4) as u32,
+                _ => random.index(4) as u32,
             };
             let item = Item::new(writer, number, weight, random.one_in(30), here);
             let (polls, loud) = (
                 if random.one_in(3) {
-                    1 + random.below(3)
+                    1 + random.index(3)
                 } else {
                     usize::MAX
                 },
                 random.one_in(8),
             );
-            let outcome = seen.caught(|| match random.below(4) {
+            let outcome = seen.caught(|| match random.index(4) {
                 0 => sender
                     .try_send(item)
                     .map_err(|error| drop(error.into_item()))
@@ -935,17 +916,17 @@ mod threads {
             );
         };
         let leaves_after = if random.one_in(4) {
-            random.below(50)
+            random.index(50)
         } else {
             usize::MAX
         };
         for _ in 0..leaves_after {
             let polls = if random.one_in(4) {
-                1 + random.below(3)
+                1 + random.index(3)
             } else {
                 usize::MAX
             };
-            let closed = seen.caught(|| match random.below(3) {
+            let closed = seen.caught(|| match random.index(3) {
                 0 => match receiver.try_recv() {
                     Ok(item) => {
                         got(&item, None);
@@ -988,7 +969,7 @@ mod threads {
     fn round(queue: &Shared, seed: u64) -> Seen {
         let mut random = Random::new(seed);
         let (seen, here) = (Seen::default(), Arc::default());
-        let places = NonZero::new(1 + random.below(5) as u32).unwrap();
+        let places = NonZero::new(1 + random.index(5) as u32).unwrap();
         let (sender, receiver) = channel(Arc::clone(queue), places, Says);
         let outside = run(
             portcullis_async::Acquire::new(Arc::clone(queue), 1, 1),

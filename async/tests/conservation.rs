@@ -6,6 +6,9 @@
 //! still, it is checked that nobody waits for what is free. At the end nothing is started any more,
 //! and all must end by the wake-ups alone.
 
+#[path = "support/random.rs"]
+mod random;
+
 use core::hint::spin_loop;
 use core::pin::{Pin, pin};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +22,7 @@ use std::time::Instant;
 
 use portcullis_async::{Acquire, Order, Queue, Rejected};
 use portcullis_core::{Concurrency, Lease, Limiter, LimiterExt, ManualClock, Timestamp};
+use random::Random;
 
 type Shared = Arc<Queue<Concurrency, ManualClock>>;
 
@@ -33,18 +37,6 @@ const ROUNDS: usize = if cfg!(debug_assertions) { 30 } else { 120 };
 const STEPS: usize = if cfg!(debug_assertions) { 2_000 } else { 8_000 };
 const LIMIT: u32 = 64;
 const MOST: u32 = 5;
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * bound as u128) >> 64) as usize
-    }
-}
 
 /// Puts a task's number in its thread's list of those to be polled.
 struct Ready {
@@ -134,8 +126,8 @@ impl Executor {
     }
 
     fn start(&mut self, number: usize) {
-        let min = self.random.below(MOST as usize + 1) as u32;
-        let max = self.random.below(MOST as usize + 1) as u32;
+        let min = self.random.index(MOST as usize + 1) as u32;
+        let max = self.random.index(MOST as usize + 1) as u32;
         self.waits[number] = Some(Box::pin(Acquire::new(Arc::clone(&self.queue), min, max)));
         self.poll(number, true);
     }
@@ -148,18 +140,18 @@ impl Executor {
 
     fn drop_a_lease(&mut self) {
         if !self.leases.is_empty() {
-            let number = self.random.below(self.leases.len());
+            let number = self.random.index(self.leases.len());
             let mut lease = self.leases.swap_remove(number);
-            if self.random.below(4) == 0 {
-                let part = self.random.below(lease.permits() as usize + 1) as u32;
+            if self.random.index(4) == 0 {
+                let part = self.random.index(lease.permits() as usize + 1) as u32;
                 lease.refund_at(Timestamp::ZERO, part).unwrap();
             }
         }
     }
 
     fn step(&mut self) {
-        let number = self.random.below(self.waits.len());
-        match self.random.below(64) {
+        let number = self.random.index(self.waits.len());
+        match self.random.index(64) {
             0..20 => {
                 if self.waits[number].is_none() {
                     self.start(number);
@@ -185,7 +177,7 @@ impl Executor {
                 assert!(counts.permits <= u64::from(MOST) * u64::from(counts.waiters));
             }
             62 => {
-                let limit = LIMIT - self.random.below(16) as u32;
+                let limit = LIMIT - self.random.index(16) as u32;
                 self.queue
                     .change(|limiter| limiter.set_limit(limit))
                     .unwrap();

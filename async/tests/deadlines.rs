@@ -7,6 +7,7 @@ use portcullis_core::{
     AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, QueueLimiter, Rate, Retry, Timestamp,
     TokenBucket,
 };
+use support::random::Random;
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
 
 const fn ms(millis: u64) -> Timestamp {
@@ -480,17 +481,6 @@ mod late_advances {
 mod model {
     use super::*;
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % bound
-        }
-    }
-
     /// What is to become of a wait.
     struct Model {
         permits: u32,
@@ -500,7 +490,7 @@ mod model {
     /// A concurrency limit, on which time has no other effect than that deadlines are over.
     fn agrees(order: Order, seed: u64) {
         const LIMIT: u32 = 4;
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut random = Random::new(seed);
         let queue = queue(Concurrency::new(LIMIT), u64::MAX).with_order(order);
         let (mut line, mut held) = (Vec::<(Model, Task<_>)>::new(), Vec::new());
         let (mut free, mut late) = (LIMIT, 0);
@@ -617,7 +607,7 @@ mod model {
     #[test]
     fn who_is_let_in_behind_others_is_never_late_and_who_is_refused_would_have_been() {
         for seed in 1..200 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let queue = queue(bucket(3), u64::MAX);
             let (mut waits, mut ahead) = (Vec::new(), 0);
             for _ in 0..60 {

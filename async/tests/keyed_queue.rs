@@ -23,6 +23,7 @@ use portcullis_core::{
     KeyedArray, Keys, Lease, Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp,
     TokenBucket, TokenBucketRules,
 };
+use support::random::Random;
 use support::{Hand, START, Task, now, permits, waker};
 
 type Manual<T> = KeyedQueue<T, Hand>;
@@ -947,22 +948,6 @@ fn a_waker_may_release_for_another_key<K: Kind>() {
     );
 }
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * bound as u128) >> 64) as usize
-    }
-
-    fn permits(&mut self, most: u32) -> u32 {
-        self.below(most as usize + 1) as u32
-    }
-}
-
 const STEPS: usize = if cfg!(debug_assertions) {
     30_000
 } else {
@@ -1205,23 +1190,23 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
         };
         let mut random = Random(seed);
         for step in 0..STEPS {
-            let key = keys[random.below(keys.len())];
-            match random.below(100) {
+            let key = keys[random.index(keys.len())];
+            match random.index(100) {
                 0..50 => beside.acquire(key, random.permits(4)),
                 50..55 => beside.try_acquire(key, random.permits(4)),
                 55..67 if !beside.leases.is_empty() => {
                     let (key, n, lease) =
-                        beside.leases.swap_remove(random.below(beside.leases.len()));
+                        beside.leases.swap_remove(random.index(beside.leases.len()));
                     drop(lease);
                     beside.give_back(key, n);
                 }
                 67..90 => {
                     for _ in 0..beside.waits.len().min(4) {
-                        beside.poll(random.below(beside.waits.len()));
+                        beside.poll(random.index(beside.waits.len()));
                     }
                 }
                 90..96 if !beside.waits.is_empty() => {
-                    beside.cancel(random.below(beside.waits.len()));
+                    beside.cancel(random.index(beside.waits.len()));
                 }
                 96 => assert_eq!(
                     queue.advance(),
@@ -1353,14 +1338,14 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
         let mut waits: HashMap<usize, Task<_>> = HashMap::new();
         let mut random = Random(seed);
         for number in 0..STEPS {
-            let key = keys[random.below(keys.len())];
+            let key = keys[random.index(keys.len())];
             let tokens = plain.get_mut(&key).unwrap();
             let (mut granted, mut late) = (Vec::new(), Vec::new());
-            match random.below(10) {
+            match random.index(10) {
                 0..7 => {
                     let n = random.permits(3);
-                    let last = if random.below(2) == 0 {
-                        second + random.below(9) as u64
+                    let last = if random.index(2) == 0 {
+                        second + random.index(9) as u64
                     } else {
                         u64::MAX
                     };
@@ -1412,7 +1397,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     waits.insert(number, task);
                 }
                 7 => {
-                    let Some(&(cancelled, ..)) = tokens.line.get(random.below(4)) else {
+                    let Some(&(cancelled, ..)) = tokens.line.get(random.index(4)) else {
                         continue;
                     };
                     let was_head = tokens
@@ -1426,7 +1411,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     }
                 }
                 _ => {
-                    second += random.below(2) as u64;
+                    second += random.index(2) as u64;
                     queue.clock().set(secs(second));
                     queue.advance();
                     for tokens in plain.values_mut() {
@@ -1504,11 +1489,11 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
             scope.spawn(move || {
                 let mut random = Random(number as u64 + 1);
                 for _ in 0..ROUNDS {
-                    let key = random.below(keys.len());
+                    let key = random.index(keys.len());
                     let n = random.permits(LIMIT - 1) + 1;
                     let own = QueueKey::new(Arc::clone(queue), &keys[key]);
                     let mut wait = Box::pin(Acquire::new(own, n, n));
-                    if random.below(3) == 0 {
+                    if random.index(3) == 0 {
                         // Given up, be it granted meanwhile.
                         let _ = wait
                             .as_mut()
@@ -1522,7 +1507,7 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
                         out[key].fetch_add(n, Ordering::SeqCst) + n <= LIMIT,
                         "more than the limit are out"
                     );
-                    if random.below(2) == 0 {
+                    if random.index(2) == 0 {
                         send.send((key, lease)).unwrap();
                     } else {
                         out[key].fetch_sub(n, Ordering::SeqCst);
@@ -1560,7 +1545,7 @@ fn threads_get_the_tokens_of_each_key_by_one_timer<K: Kind>() {
                 while left > 0 {
                     let mut wait = Box::pin(queue.acquire(&key, 1));
                     let polled = wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                    let given_up = polled.is_pending() && random.below(4) == 0;
+                    let given_up = polled.is_pending() && random.index(4) == 0;
                     match polled {
                         Poll::Ready(lease) => drop(lease.unwrap()),
                         Poll::Pending if given_up => continue,

@@ -9,6 +9,7 @@ use portcullis_core::{
     AllOf, Concurrency, Denied, FixedWindow, Keyed, Limiter, Line, QueueLimiter, Rate, Retry, Seed,
     SlidingWindow, Timestamp, TokenBucket,
 };
+use support::random::Random;
 use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
 
 const fn secs(seconds: u64) -> Timestamp {
@@ -116,13 +117,8 @@ fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
 /// granted.
 #[test]
 fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none_is_before() {
-    let mut random = 7_u64;
-    let mut below = |n: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % n
-    };
+    let mut random = Random(7);
+    let mut below = |n| random.below(n);
     let (mut exact, mut early) = (0, 0);
     for case in 0..500 {
         let parts = [(); 3].map(|()| {

@@ -9,6 +9,7 @@ use portcullis_core::{
     AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
     Unlimited,
 };
+use support::random::Random;
 use support::{Manual, Task, available, permits, queue};
 
 const fn ms(millis: u64) -> Timestamp {
@@ -87,17 +88,6 @@ fn of_several_that_are_granted_at_once_the_last_one_comes_back() {
     assert_eq!(permits(waits.remove(0).outcome()), Ok(1));
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(n)) >> 64) as u64
-    }
-}
-
 /// What a trace does: the time goes on, one comes, one that waits goes, and all that are granted
 /// claim that but the last one, which does or goes.
 fn trace<L: QueueLimiter>(
@@ -106,7 +96,7 @@ fn trace<L: QueueLimiter>(
     seed: u64,
     mut seen: impl FnMut(Timestamp, u32, &Manual<L>),
 ) {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut random = Random::new(seed);
     let mut waits: Vec<Task<Acquire<&Manual<L>>>> = Vec::new();
     let mut held = Vec::new();
     let mut time = 0;

@@ -5,15 +5,18 @@
 //! `unlimited` is the loop with nothing in it. `cargo xtask bench-check` runs this and compares
 //! with the baseline.
 
+#[macro_use]
+#[path = "../../core/tests/support/registry.rs"]
+mod registry;
+
 use core::hint::black_box;
 use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Clocked, Concurrency, CooldownWindow,
-    Counted, Denied, FixedWindow, Keyed, LeaseId, LeasePool, Limiter, LimiterExt, Line,
-    ManualClock, Penalty, Rate, Retry, Seed, Slice, SlicedBucket, SlidingWindow, Timestamp,
-    TokenBucket, TokenBucketRules, Unlimited, Word,
+    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, Keyed, KeyedWord,
+    LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
+    SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Word,
 };
 
 /// Operations in a bench.
@@ -73,34 +76,11 @@ fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
         .expect("settings that fit")
 }
 
-fn adjustable<W: Word>(burst: u64) -> AdjustableBucket<W> {
-    AdjustableBucket::builder(Rate::per_second(1_000), burst)
-        .debt(burst)
-        .build_on()
-        .expect("settings that fit")
-}
-
-fn fixed<W: Word>(limit: u64) -> FixedWindow<W> {
-    FixedWindow::builder(limit, WINDOW)
-        .build_on()
-        .expect("settings that fit")
-}
-
-fn sliding<W: Word>(limit: u64) -> SlidingWindow<8, W> {
-    SlidingWindow::builder(limit, WINDOW, 8)
-        .build_on()
-        .expect("settings that fit")
-}
-
 fn strict(limit: u64) -> SlidingWindow<9> {
     SlidingWindow::builder(limit, WINDOW, 8)
         .strict()
         .build()
         .expect("settings that fit")
-}
-
-fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
-    Concurrency::try_new(limit).expect("a limit that fits")
 }
 
 fn with_clock(limit: u64) -> Case<Clocked<TokenBucket, ManualClock>> {
@@ -138,59 +118,109 @@ fn ask<L: Limiter>(case: &Case<L>) -> u64 {
     })
 }
 
-#[library_benchmark(teardown = all_granted)]
-#[bench::unlimited(plenty(Unlimited))]
-#[bench::token_bucket(plenty(bucket::<u64>(2_000)))]
-#[bench::token_bucket_32(plenty(bucket::<u32>(2_000)))]
-#[bench::fixed_window(plenty(fixed::<u64>(2_000)))]
-#[bench::fixed_window_32(plenty(fixed::<u32>(2_000)))]
-#[bench::sliding_window(plenty(sliding::<u64>(2_000)))]
-#[bench::sliding_window_32(plenty(sliding::<u32>(2_000)))]
-#[bench::sliding_window_strict(plenty(strict(2_000)))]
-#[bench::concurrency(plenty(concurrency::<u64>(10)))]
-#[bench::concurrency_32(plenty(concurrency::<u32>(10)))]
-#[bench::counted_token_bucket(plenty(Counted::new(bucket::<u64>(2_000))))]
-#[bench::counted_concurrency(plenty(Counted::new(concurrency::<u64>(10))))]
-#[bench::adjustable_bucket(plenty(adjustable::<u64>(2_000)))]
-#[bench::adjustable_bucket_32(plenty(adjustable::<u32>(2_000)))]
-#[bench::adjustable_window(plenty(AdjustableWindow::new(2_000, WINDOW)))]
-#[bench::cooldown_window(plenty(CooldownWindow::new(2_000, WINDOW, Some(10 * WINDOW))))]
-#[bench::penalty_token_bucket(plenty(Penalty::new(bucket::<u64>(2_000), WINDOW)))]
-fn allow<L: Limiter>(case: Case<L>) -> u64 {
-    ask(&case)
+/// For each instance a limiter of so many permits, which come back at a thousand a second.
+macro_rules! instances {
+    ($($_limiter:ident: $type:ty {
+        on: [$($name:ident: $word:ty),*],
+        new: (|$limit:ident, $time:ident| $new:expr),
+        $($_rest:tt)*
+    })*) => {$($(
+        #[allow(dead_code, reason = "not all are counted")]
+        mod $name {
+            use core::time::Duration;
+            use portcullis_core::SettingsError;
+
+            type W = $word;
+
+            pub(crate) fn new($limit: u64) -> $type {
+                let $time = Duration::from_millis($limit);
+                let new: Result<$type, SettingsError> = $new;
+                new.expect("settings that fit")
+            }
+        }
+    )*)*};
 }
 
-#[library_benchmark(teardown = all_denied)]
-#[bench::token_bucket(spent(bucket::<u64>(10)))]
-#[bench::token_bucket_32(spent(bucket::<u32>(10)))]
-#[bench::fixed_window(spent(fixed::<u64>(10)))]
-#[bench::fixed_window_32(spent(fixed::<u32>(10)))]
-#[bench::sliding_window(spent(sliding::<u64>(10)))]
-#[bench::sliding_window_32(spent(sliding::<u32>(10)))]
-#[bench::sliding_window_strict(spent(strict(10)))]
-#[bench::concurrency(spent(concurrency::<u64>(10)))]
-#[bench::concurrency_32(spent(concurrency::<u32>(10)))]
-#[bench::counted_token_bucket(spent(Counted::new(bucket::<u64>(10))))]
-#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
-#[bench::adjustable_bucket_32(spent(adjustable::<u32>(10)))]
-#[bench::adjustable_window(spent(AdjustableWindow::new(10, WINDOW)))]
-#[bench::cooldown_window(spent(CooldownWindow::new(10, WINDOW, Some(10 * WINDOW))))]
-#[bench::penalty_token_bucket(spent(Penalty::new(bucket::<u64>(10), WINDOW)))]
-fn deny<L: Limiter>(case: Case<L>) -> u64 {
-    ask(&case)
+for_each_limiter!(instances);
+
+/// The benches of one request each, and of what follows it.
+macro_rules! benches {
+    ($($_limiter:ident: $_type:ty {
+        on: $_on:tt,
+        new: $_new:tt,
+        on_board: $_board:tt,
+        back: $_back:ident,
+        denial: $_denial:ident,
+        refunds: $_refunds:tt,
+        saves: $_saves:tt,
+        hot_path: $_path:tt,
+        counted: {
+            allow: [$($allow:ident),*],
+            deny: [$($deny:ident),*],
+            roll: [$($roll:ident),*],
+            retry: [$($retry:ident),*],
+            refund: [$($refund:ident),*] $(,)?
+        },
+        $($_rest:tt)*
+    })*) => {
+        #[library_benchmark(teardown = all_granted)]
+        $($(#[bench::$allow(plenty($allow::new(2_000)))])*)*
+        #[bench::sliding_window_strict(plenty(strict(2_000)))]
+        #[bench::counted_token_bucket(plenty(Counted::new(bucket::<u64>(2_000))))]
+        #[bench::counted_concurrency(plenty(Counted::new(Concurrency::new(10))))]
+        #[bench::penalty_token_bucket(plenty(Penalty::new(bucket::<u64>(2_000), WINDOW)))]
+        fn allow<L: Limiter>(case: Case<L>) -> u64 {
+            ask(&case)
+        }
+
+        #[library_benchmark(teardown = all_denied)]
+        $($(#[bench::$deny(spent($deny::new(10)))])*)*
+        #[bench::sliding_window_strict(spent(strict(10)))]
+        #[bench::counted_token_bucket(spent(Counted::new(bucket::<u64>(10))))]
+        #[bench::penalty_token_bucket(spent(Penalty::new(bucket::<u64>(10), WINDOW)))]
+        fn deny<L: Limiter>(case: Case<L>) -> u64 {
+            ask(&case)
+        }
+
+        #[library_benchmark(teardown = all_granted)]
+        $($(#[bench::$roll(rested($roll::new(10)))])*)*
+        #[bench::sliding_window_strict(rested(strict(10)))]
+        fn roll<L: Limiter>(case: Case<L>) -> u64 {
+            ask(&case)
+        }
+
+        // What each of a thousand denials is told about when to come back.
+        #[library_benchmark(teardown = all_granted)]
+        $($(#[bench::$retry(spent($retry::new(10)))])*)*
+        fn retry<L: Limiter>(case: Case<L>) -> u64 {
+            count(|i| {
+                let denied = black_box(Denied::Exhausted {
+                    now: case.time(i),
+                    permits: 1,
+                });
+                matches!(
+                    black_box(black_box(case.limiter).retry(denied)),
+                    Retry::At(_)
+                )
+            })
+        }
+
+        // Takes a permit, and gives it back as not used.
+        #[library_benchmark(teardown = all_granted)]
+        $($(#[bench::$refund(plenty($refund::new(10)))])*)*
+        fn refund<L: Limiter>(case: Case<L>) -> u64 {
+            count(|i| {
+                let now = case.time(i);
+                let lease = black_box(case.limiter).try_acquire_at(now, black_box(1));
+                lease.is_ok_and(|mut lease| {
+                    black_box(&mut lease).refund_at(now, black_box(1)) == Ok(1)
+                })
+            })
+        }
+    };
 }
 
-#[library_benchmark(teardown = all_granted)]
-#[bench::token_bucket(rested(bucket::<u64>(10)))]
-#[bench::token_bucket_32(rested(bucket::<u32>(10)))]
-#[bench::fixed_window(rested(fixed::<u64>(10)))]
-#[bench::fixed_window_32(rested(fixed::<u32>(10)))]
-#[bench::sliding_window(rested(sliding::<u64>(10)))]
-#[bench::sliding_window_32(rested(sliding::<u32>(10)))]
-#[bench::sliding_window_strict(rested(strict(10)))]
-fn roll<L: Limiter>(case: Case<L>) -> u64 {
-    ask(&case)
-}
+for_each_limiter!(benches);
 
 #[library_benchmark(teardown = all_granted)]
 #[bench::token_bucket(with_clock(2_000))]
@@ -198,45 +228,9 @@ fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
     count(|_| black_box(case.limiter).try_acquire(black_box(1)).is_ok())
 }
 
-// What each of a thousand denials is told about when to come back.
-#[library_benchmark(teardown = all_granted)]
-#[bench::token_bucket(spent(bucket::<u64>(10)))]
-#[bench::token_bucket_32(spent(bucket::<u32>(10)))]
-#[bench::fixed_window(spent(fixed::<u64>(10)))]
-#[bench::fixed_window_32(spent(fixed::<u32>(10)))]
-#[bench::sliding_window(spent(sliding::<u64>(10)))]
-#[bench::sliding_window_32(spent(sliding::<u32>(10)))]
-#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
-fn retry<L: Limiter>(case: Case<L>) -> u64 {
-    count(|i| {
-        let denied = black_box(Denied::Exhausted {
-            now: case.time(i),
-            permits: 1,
-        });
-        matches!(
-            black_box(black_box(case.limiter).retry(denied)),
-            Retry::At(_)
-        )
-    })
-}
-
-// Takes a permit, and gives it back as not used.
-#[library_benchmark(teardown = all_granted)]
-#[bench::token_bucket(plenty(bucket::<u64>(10)))]
-#[bench::fixed_window(plenty(fixed::<u64>(10)))]
-#[bench::sliding_window(plenty(sliding::<u64>(10)))]
-#[bench::adjustable_bucket(plenty(adjustable::<u64>(10)))]
-fn refund<L: Limiter>(case: Case<L>) -> u64 {
-    count(|i| {
-        let now = case.time(i);
-        let lease = black_box(case.limiter).try_acquire_at(now, black_box(1));
-        lease.is_ok_and(|mut lease| black_box(&mut lease).refund_at(now, black_box(1)) == Ok(1))
-    })
-}
-
 // Reserves a permit, and cancels.
 #[library_benchmark(teardown = all_granted)]
-#[bench::adjustable_bucket(spent(adjustable::<u64>(10)))]
+#[bench::adjustable_bucket(spent(adjustable_bucket::new(10)))]
 fn reserve(case: Case<AdjustableBucket>) -> u64 {
     count(|i| {
         let now = case.time(i);
@@ -246,7 +240,7 @@ fn reserve(case: Case<AdjustableBucket>) -> u64 {
 }
 
 #[library_benchmark(teardown = all_granted)]
-#[bench::adjustable_bucket(plenty(adjustable::<u64>(10)))]
+#[bench::adjustable_bucket(plenty(adjustable_bucket::new(10)))]
 fn adjust(case: Case<AdjustableBucket>) -> u64 {
     count(|i| {
         let (rate, burst) = black_box((Rate::per_second(2_000), 20));

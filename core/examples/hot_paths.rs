@@ -15,12 +15,14 @@
     reason = "a name that can be found in the assembly is an unsafe attribute"
 )]
 
+#[macro_use]
+#[path = "../tests/support/registry.rs"]
+mod registry;
+
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, ClaimError, Concurrency, CooldownWindow, Denied,
-    FixedWindow, FixedWindowRules, Lease, LeaseId, LeasePool, Slice, SlicedBucket, SlidingWindow,
-    StaleId, Timestamp, TokenBucket, TokenBucketRules, Unlimited,
+    ClaimError, Concurrency, Denied, FixedWindowRules, KeyLimiter, Keyed, Lease, LeaseId,
+    LeasePool, Line, Slice, SlicedBucket, StaleId, Timestamp, TokenBucket, TokenBucketRules,
 };
-use portcullis_core::{KeyLimiter, Keyed, Line};
 
 macro_rules! acquires {
     ($($name:ident: $limiter:ty;)*) => {$(
@@ -29,7 +31,7 @@ macro_rules! acquires {
         /// # Errors
         ///
         /// As the limiter.
-        #[unsafe(no_mangle)]
+        #[unsafe(export_name = concat!(stringify!($name), "_acquire"))]
         #[inline(never)]
         pub extern "Rust" fn $name<'a>(
             limiter: &'a $limiter,
@@ -41,32 +43,33 @@ macro_rules! acquires {
     )*};
 }
 
+macro_rules! acquires_of_all {
+    ($($_limiter:ident: $type:ty { on: [$($name:ident: $word:ty),*], $($_rest:tt)* })*) => {$($(
+        #[doc = concat!("A `", stringify!($type), "`, where `W` is [`W`].")]
+        pub mod $name {
+            use portcullis_core::{Denied, Lease, Timestamp};
+
+            /// The word, if the limiter has one.
+            pub type W = $word;
+
+            acquires! {
+                $name: $type;
+            }
+        }
+    )*)*};
+}
+
+for_each_limiter!(acquires_of_all);
+
 acquires! {
-    token_bucket_acquire: TokenBucket;
-    token_bucket_32_acquire: TokenBucket<u32>;
-    fixed_window_acquire: FixedWindow;
-    fixed_window_32_acquire: FixedWindow<u32>;
-    sliding_window_acquire: SlidingWindow<8>;
-    sliding_window_32_acquire: SlidingWindow<8, u32>;
-    concurrency_acquire: Concurrency;
-    concurrency_32_acquire: Concurrency<u32>;
-    unlimited_acquire: Unlimited;
-    adjustable_bucket_acquire: AdjustableBucket;
-    adjustable_bucket_32_acquire: AdjustableBucket<u32>;
-    adjustable_window_acquire: AdjustableWindow;
-    adjustable_window_32_acquire: AdjustableWindow<u32>;
-    cooldown_window_acquire: CooldownWindow;
-    cooldown_window_32_acquire: CooldownWindow<u32>;
-    sliced_bucket_acquire: SlicedBucket;
-    sliced_bucket_32_acquire: SlicedBucket<u32>;
-    slice_acquire: Slice<&'static SlicedBucket>;
-    slice_32_acquire: Slice<&'static SlicedBucket<u32>>;
+    slice: Slice<&'static SlicedBucket>;
+    slice_32: Slice<&'static SlicedBucket<u32>>;
 }
 
 // A key's limiter, its hash behind it.
 acquires! {
-    keyed_bucket_acquire: KeyLimiter<'static, Keyed<TokenBucketRules, &'static [Line]>>;
-    keyed_window_acquire: KeyLimiter<'static, Keyed<FixedWindowRules, &'static [Line]>>;
+    keyed_bucket: KeyLimiter<'static, Keyed<TokenBucketRules, &'static [Line]>>;
+    keyed_window: KeyLimiter<'static, Keyed<FixedWindowRules, &'static [Line]>>;
 }
 
 macro_rules! drops {

@@ -2,7 +2,6 @@
 //! a bucket in rational arithmetic when they do. What is forced into debt is compared with the same
 //! model, for both kinds of bucket.
 
-#[allow(dead_code, reason = "made for the other limiters, too")]
 mod support;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

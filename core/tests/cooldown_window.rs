@@ -767,3 +767,14 @@ fn fresh_starts_lie_a_wait_apart_and_after_all_grants_before() {
     }
     assert!(starts > 2_000 && late > 2_000, "{starts} {late}");
 }
+
+#[test]
+fn a_denied_composition_starts_no_cooldown_window() {
+    let window = CooldownWindow::builder(10, SECOND).build().unwrap();
+    // The look passes, and another one takes the rest of the composition before the take.
+    let receipt = window.take_at(ms(0), 1).unwrap();
+    assert_eq!(window.refund_at(ms(0), 1, receipt).permits, 1);
+    let drained = |now| (0..99).take_while(|_| take(&window, now)).count();
+    let (first, second) = (drained(ns(999_500_000)), drained(ns(1_000_400_000)));
+    assert_eq!((first, second), (10, 0), "in one millisecond");
+}

@@ -1,11 +1,8 @@
 //! Late requests, and requests after a word's whole turn: neither finds more than is there, and a
 //! refund is worth no more than what it gives back.
 
-use core::time::Duration;
-
 use portcullis_core::{
-    AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, SlidingWindow, Timestamp,
-    TokenBucket, Word,
+    AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, Timestamp, TokenBucket,
 };
 
 const fn ms(millis: u64) -> Timestamp {
@@ -61,73 +58,4 @@ fn a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves() {
         (10, 3)
     );
     assert_eq!(bucket.available_at(ms(8_900)), 9);
-}
-
-/// Of a window's count, a turn of its stamps is this many segments long.
-const TURN: u64 = 1 << 10;
-const STALENESS: u64 = 60;
-
-/// A window of so many segments of a second each, whose count leaves ten bits for the segment.
-fn window<W: Word>(segments: u32, strict: bool) -> SlidingWindow<5, W> {
-    let limit = 1 << (W::BITS - 11);
-    let settings = SlidingWindow::builder(limit, Duration::from_secs(segments.into()), segments)
-        .staleness(Duration::from_secs(STALENESS));
-    let settings = if strict { settings.strict() } else { settings };
-    let window = settings.build_on().unwrap();
-    assert_eq!(window.horizon(), Duration::from_secs(TURN - 1));
-    window
-}
-
-/// After any idle time a sliding window has all of its permits, or none until it can tell again; a
-/// part of them only where it may take the time for a late one.
-#[test]
-fn a_sliding_window_that_was_idle_has_all_or_none() {
-    fn check<W: Word>(segments: u32, strict: bool) {
-        let mut denied = 0;
-        let ring = u64::from(segments) + u64::from(strict);
-        for idle in (ring..ring + 20).chain(TURN - 2 * STALENESS - 40..TURN + 2 * STALENESS) {
-            let window = window::<W>(segments, strict);
-            let all = window.limit();
-            let at = |second: u64| Timestamp::from_secs(second);
-            // In each segment of the ring.
-            for second in 0..ring {
-                window.take_at(at(second), 7 + second as u32).unwrap();
-            }
-            let now = ring - 1 + idle;
-            let available = window.available_at(at(now));
-            let may_be_late = (TURN - STALENESS - 2 * ring - 2..TURN + ring).contains(&idle);
-            assert!(
-                available == all || may_be_late || available == 0,
-                "{available} of {all} after {idle} s, {segments} segments"
-            );
-            denied += u64::from(available == 0);
-            if available < all {
-                continue;
-            }
-            // From then on it counts as a new one.
-            let mut taken: Vec<(u64, u64)> = Vec::new();
-            for second in now..now + 4 * ring {
-                let n = 5 + second % 3;
-                window.take_at(at(second), n as u32).unwrap();
-                taken.push((second, n));
-                for later in second..=second + ring {
-                    let counted = taken
-                        .iter()
-                        .filter(|(at, _)| at + ring > later)
-                        .map(|(_, n)| n);
-                    assert_eq!(
-                        window.available_at(at(later)),
-                        all - counted.sum::<u64>(),
-                        "at {later} s, idle for {idle} s, {segments} segments"
-                    );
-                }
-            }
-        }
-        assert!(denied > STALENESS / 2, "the zone was met");
-    }
-    for segments in 1..=4 {
-        for strict in [false, true] {
-            check::<u32>(segments, strict);
-        }
-    }
 }

@@ -1,9 +1,13 @@
 //! Metadata is typed, found by name, made only when it is asked for, and passes through wrappers
 //! and compositions.
 
+#[path = "support/limiters.rs"]
+mod limiters;
+
 use core::cell::Cell;
 use core::time::Duration;
 
+use limiters::Denial;
 use portcullis_core::metadata::{
     self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used,
 };
@@ -116,7 +120,14 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
         (&window, Retry::At(Timestamp::from_secs(101))),
         (&segments, Retry::At(Timestamp::from_secs(101))),
     ];
-    for (limiter, retry) in cases {
+    let all = limiters::limited::<u64>(4, SECOND);
+    // Those of which a denial has an effect say something else after it.
+    let others = all
+        .iter()
+        .filter(|(kind, _)| kind.denial == Denial::writes_nothing)
+        .map(|(_, limiter)| (&**limiter as &dyn Limiter, None));
+    let cases = cases.map(|(limiter, retry)| (limiter, Some(retry)));
+    for (limiter, retry) in cases.into_iter().chain(others) {
         let _lease = limiter.try_acquire_at(NOW, 3).unwrap();
         assert_eq!(
             USED_SHARE.of_granted(limiter, NOW),
@@ -130,6 +141,7 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
         assert!(metadata::names(limiter, NOW, None).eq(["USED_SHARE"]));
 
         let denied = limiter.try_acquire_at(NOW, 2).unwrap_err();
+        let retry = retry.unwrap_or_else(|| limiter.retry(denied));
         assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, denied), Some(retry));
         assert_eq!(
             REASON_PHRASE.of_denied(limiter, NOW, denied),
@@ -155,17 +167,6 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
             REASON_PHRASE.of_denied(limiter, NOW, denied)
         );
     }
-}
-
-#[test]
-fn without_a_limit_nothing_is_used() {
-    assert_eq!(
-        USED_SHARE.of_granted(&Unlimited, NOW),
-        Some(Used {
-            permits: 0,
-            capacity: u64::MAX
-        })
-    );
 }
 
 #[test]

@@ -9,17 +9,20 @@
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/limiters.rs"]
+mod limiters;
 
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
 use draws::Draws;
+use limiters::{Denial, Subject};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Composable, Concurrency, ConcurrencyRules,
-    Counted, Denied, Escalation, FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray,
-    Limiter, LimiterId, Line, Penalty, Rate, Receipt, Refund, Retry, Seed, SlicedBucket,
-    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketRules, Unlimited, Word,
+    AllLease, AllOf, Composable, Concurrency, ConcurrencyRules, Counted, Denied, Escalation,
+    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, Limiter, LimiterId, Line, Penalty,
+    Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    TokenBucketRules, Word,
 };
 
 /// A limiter that names come to: itself, or a key of a table.
@@ -53,82 +56,77 @@ fn array<L>(make: impl Fn() -> L) -> KeyedArray<L, Vec<L>, Vec<Line>> {
     KeyedArray::new(make(), (0..16).map(|_| make()).collect(), lines(), seed())
 }
 
+/// Typical limiters, but those of which a denial is meant to have an effect.
+fn typicals<W: Word>(limit: u64, period: Duration) -> Vec<(&'static str, Box<dyn Subject>)> {
+    limiters::all::<W>(limit, period)
+        .into_iter()
+        .filter(|(kind, _)| kind.denial == Denial::writes_nothing)
+        .map(|(kind, limiter)| (kind.name, limiter))
+        .collect()
+}
+
+/// Kinds besides the typical limiters.
+const OTHERS: usize = 10;
+
+/// All kinds of limiters.
+fn kinds() -> Vec<usize> {
+    (0..OTHERS + typicals::<u64>(1, Duration::from_secs(1)).len()).collect()
+}
+
 impl<W: Word> Base<W> {
     /// The same for the same choices.
-    fn new(kind: u64, limit: u64, period: Duration, choice: u64) -> (Self, &'static str) {
+    fn new(kind: usize, limit: u64, period: Duration, choice: u64) -> (Self, &'static str) {
         let rate = Rate::new(1 + (choice % 9) as u32, period);
         let sliding = || SlidingWindow::<5>::builder(limit, period, 1 + (choice % 4) as u32);
         let bucket = || TokenBucket::builder(rate, limit);
         let window = || FixedWindow::builder(limit, period);
         let permits = || Concurrency::<W>::try_new(limit as u32).unwrap();
         let pair = || AllOf::new((bucket().build_on().unwrap(), window().build_on().unwrap()));
-        let itself: (Box<dyn Limiter>, &'static str) = match kind {
-            0 => (Box::new(bucket().build_on::<W>().unwrap()), "bucket"),
-            1 => {
-                let bucket = bucket().stepwise().initial(choice % limit).build_on::<W>();
-                (Box::new(bucket.unwrap()), "stepwise bucket")
-            }
-            2 => (Box::new(window().build_on::<W>().unwrap()), "window"),
-            3 => (
-                Box::new(window().started_by_first_request().build_on::<W>().unwrap()),
-                "started window",
-            ),
-            4 => (
-                Box::new(sliding().build_on::<W>().unwrap()),
-                "sliding window",
-            ),
-            5 => (
-                Box::new(sliding().strict().build_on::<W>().unwrap()),
-                "strict sliding window",
-            ),
-            6 => (Box::new(permits()), "concurrency"),
-            7 => (Box::new(Unlimited), "unlimited"),
-            8 => {
-                let unlimited = TokenBucket::builder(Rate::UNLIMITED, 1).build_on::<W>();
-                (Box::new(unlimited.unwrap()), "bucket without a limit")
-            }
-            9 => (
-                Box::new(SlicedBucket::builder(rate, limit).build_on::<W>().unwrap()),
-                "sliced bucket",
-            ),
-            10 => (
-                Box::new(
-                    AdjustableBucket::builder(rate, limit)
-                        .build_on::<W>()
-                        .unwrap(),
-                ),
-                "adjustable bucket",
-            ),
-            11 => {
-                let window = AdjustableWindow::builder(limit, period).build_on::<W>();
-                (Box::new(window.unwrap()), "adjustable window")
-            }
-            12 => {
-                return (
+        let Some(typical) = kind.checked_sub(OTHERS) else {
+            return match kind {
+                0 => {
+                    let bucket = bucket().stepwise().initial(choice % limit).build_on::<W>();
+                    (Self::itself(bucket.unwrap()), "stepwise bucket")
+                }
+                1 => {
+                    let window = window().started_by_first_request().build_on::<W>();
+                    (Self::itself(window.unwrap()), "started window")
+                }
+                2 => {
+                    let window = sliding().strict().build_on::<W>();
+                    (Self::itself(window.unwrap()), "strict sliding window")
+                }
+                3 => {
+                    let unlimited = TokenBucket::builder(Rate::UNLIMITED, 1).build_on::<W>();
+                    (Self::itself(unlimited.unwrap()), "bucket without a limit")
+                }
+                4 => (
                     Self::Buckets(keyed(bucket().rules().unwrap())),
                     "keyed bucket",
-                );
-            }
-            13 => {
-                return (
+                ),
+                5 => (
                     Self::Windows(keyed(window().rules().unwrap())),
                     "keyed window",
-                );
-            }
-            14 => {
-                let rules = ConcurrencyRules::new(limit as u32);
-                return (Self::Permits(keyed(rules)), "keyed concurrency");
-            }
-            15 => {
-                return (
+                ),
+                6 => (
+                    Self::Permits(keyed(ConcurrencyRules::new(limit as u32))),
+                    "keyed concurrency",
+                ),
+                7 => (
                     Self::Array(array(|| sliding().build_on().unwrap())),
                     "array of sliding windows",
-                );
-            }
-            16 => return (Self::ArrayOfPermits(array(permits)), "array of concurrency"),
-            _ => return (Self::ArrayOfPairs(array(pair)), "array of compositions"),
+                ),
+                8 => (Self::ArrayOfPermits(array(permits)), "array of concurrency"),
+                _ => (Self::ArrayOfPairs(array(pair)), "array of compositions"),
+            };
         };
-        (Self::Itself(itself.0), itself.1)
+        let period = period * (1 + (choice % 3) as u32);
+        let (name, limiter) = typicals::<W>(limit, period).swap_remove(typical);
+        (Self::Itself(limiter), name)
+    }
+
+    fn itself(limiter: impl Limiter + 'static) -> Self {
+        Self::Itself(Box::new(limiter))
     }
 
     /// One more name of it, which is a value of its own.
@@ -304,7 +302,7 @@ struct Tally {
     denied_in_take: u64,
 }
 
-fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tally) {
+fn composition<W: Word>(seed: u64, kinds: &[usize], paths: &[u64], tally: &mut Tally) {
     let mut draws = Draws::Seeded {
         state: seed,
         steps: 0,
@@ -313,13 +311,13 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     let limit = draws.within(1, 20);
     let period = Duration::from_millis(draws.one_of(&[100, 1_000, 7_000]));
     let count = draws.within(1, 3) as usize;
-    let choices: Vec<[u64; 2]> = (0..count)
-        .map(|_| [draws.one_of(kinds), draws.any() >> 8])
+    let choices: Vec<(usize, u64)> = (0..count)
+        .map(|_| (draws.one_of(kinds), draws.any() >> 8))
         .collect();
     let make = || -> Vec<(Base<W>, &'static str)> {
         choices
             .iter()
-            .map(|[kind, choice]| Base::<W>::new(*kind, limit, period, *choice))
+            .map(|(kind, choice)| Base::<W>::new(*kind, limit, period, *choice))
             .collect()
     };
     let (bases, twins) = (make(), make());
@@ -426,17 +424,14 @@ fn composition<W: Word>(seed: u64, kinds: &[u64], paths: &[u64], tally: &mut Tal
     }
 }
 
-/// All kinds of limiters, but those of which a denial is meant to have an effect
-/// (`CooldownWindow`).
-const KINDS: [u64; 18] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 const PATHS: [u64; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 #[test]
 fn a_denial_changes_nothing_and_a_grant_takes_what_each_name_asks_for() {
     let mut tally = Tally::default();
     for seed in 0..if cfg!(debug_assertions) { 100 } else { 2_000 } {
-        composition::<u64>(seed, &KINDS, &PATHS, &mut tally);
-        composition::<u32>(seed, &KINDS, &PATHS, &mut tally);
+        composition::<u64>(seed, &kinds(), &PATHS, &mut tally);
+        composition::<u32>(seed, &kinds(), &PATHS, &mut tally);
     }
     println!("{tally:?}");
     assert!(tally.granted > 1_000 && tally.denied > 3_000 && tally.denied_in_take > 300);
@@ -445,7 +440,7 @@ fn a_denial_changes_nothing_and_a_grant_takes_what_each_name_asks_for() {
 /// Each kind under each kind of name, beside itself.
 #[test]
 fn every_kind_is_as_it_was_under_every_kind_of_name() {
-    for kind in KINDS {
+    for kind in kinds() {
         let mut tally = Tally::default();
         for path in PATHS {
             for seed in 0..if cfg!(debug_assertions) { 4 } else { 40 } {
@@ -497,6 +492,7 @@ fn compositions_that_share_a_bucket_give_back_what_they_took_of_it() {
 #[cfg(feature = "std")]
 #[test]
 fn compositions_behind_handles_give_back_what_they_took() {
+    use portcullis_core::Unlimited;
     use std::sync::Arc;
     let bucket = Arc::new(TokenBucket::new(Rate::per_second(1), 7));
     let composed = || AllOf::new((Arc::clone(&bucket), Unlimited));

@@ -2,12 +2,16 @@
 //! answer all questions, without a fault; a grant faults.
 #![cfg(unix)]
 
+#[path = "support/limiters.rs"]
+mod limiters;
+
 use core::fmt::Debug;
 use core::hint::black_box;
 use core::mem::size_of;
 use core::ptr;
 use core::time::Duration;
 
+use limiters::{Back, Denial, ForEach, Kind, Subject};
 use portcullis_core::{
     AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate,
     SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
@@ -124,6 +128,28 @@ fn denies_without_writing<L: Limiter + Debug>(
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// All of them whose denials are no more than an answer.
+#[test]
+fn every_limiter_denies_without_writing() {
+    struct Denies(u32);
+    impl ForEach for Denies {
+        fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L) {
+            if kind.back == Back::always || kind.denial == Denial::acts {
+                return;
+            }
+            let limiter = new();
+            limiter.take_at(Timestamp::ZERO, 1).unwrap();
+            let granted = (kind.back == Back::by_time).then_some(Timestamp::from_secs(1));
+            denies_without_writing(limiter, Timestamp::from_millis(999), granted);
+            self.0 += 1;
+        }
+    }
+    let mut denies = Denies(0);
+    limiters::for_each::<u64>(1, SECOND, &mut denies);
+    limiters::for_each::<u32>(1, SECOND, &mut denies);
+    assert!(denies.0 > 10);
+}
 
 #[test]
 fn a_token_bucket_denies_without_writing() {

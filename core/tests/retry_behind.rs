@@ -8,11 +8,14 @@
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/limiters.rs"]
+mod limiters;
 
 use core::fmt::Debug;
 use core::time::Duration;
 
 use draws::Draws;
+use limiters::{Back, Denial, ForEach, Kind, Subject};
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, Carry, Concurrency, CooldownWindow, Counted, Denied,
     Escalation, FixedWindow, Keyed, KeyedArray, Limiter, Line, Penalty, Rate, Retry, Seed,
@@ -641,6 +644,50 @@ fn a_cooldown_window_never_says_a_later_start_than_there_can_be() {
     cooldown_window::<u32>();
 }
 
+/// A typical limiter of each type, as far as its denials do not make others wait.
+#[test]
+fn every_limiter_says_when_it_is_ones_turn() {
+    struct Agrees<'a> {
+        time: Duration,
+        draws: &'a mut Draws<'static>,
+        tally: &'a mut Tally,
+    }
+    impl ForEach for Agrees<'_> {
+        fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L) {
+            if kind.back == Back::by_time && kind.denial == Denial::writes_nothing {
+                let scale = self.time.as_nanos() as u64;
+                let times = Times {
+                    scale,
+                    jump: 4 * scale,
+                    late: scale / 2,
+                };
+                agrees(new, take_or_return, &times, self.draws, self.tally);
+            }
+        }
+    }
+    let mut tally = Tally::default();
+    for seed in 0..CASES / 10 {
+        let draws = &mut Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
+        let limit = draws.within(1, 7);
+        let time = nanos(draws.one_of(&[1_000_000, 1_000_000_000, 7_000_000_000]));
+        let mut agrees = Agrees {
+            time,
+            draws,
+            tally: &mut tally,
+        };
+        limiters::for_each::<u64>(limit, time, &mut agrees);
+        limiters::for_each::<u32>(limit, time, &mut agrees);
+    }
+    println!("{tally:?}");
+    assert!(
+        tally.behind > 10 * CASES && tally.larger_exact > CASES,
+        "{tally:?}"
+    );
+}
+
 // By hand.
 
 /// What is told to one who waits for so many, from time zero on, in seconds.
@@ -817,12 +864,11 @@ fn one_who_asks_alone_for_more_than_the_capacity_is_told_never() {
             Retry::At(_)
         ));
     }
-    check(&TokenBucket::new(Rate::per_second(1), 3));
-    check(&AdjustableBucket::new(Rate::per_second(1), 3));
-    check(&SlicedBucket::new(Rate::per_second(1), 3));
-    check(&FixedWindow::new(3, SECOND));
-    check(&AdjustableWindow::new(3, SECOND));
-    check(&SlidingWindow::<4>::new(3, SECOND, 4));
+    for (kind, limiter) in limiters::limited::<u64>(3, SECOND) {
+        if kind.back == Back::by_time {
+            check(&*limiter);
+        }
+    }
     check(&CooldownWindow::new(3, SECOND, None));
 }
 

@@ -1,97 +1,122 @@
 //! States that are kept while memory is lost.
 
+#[macro_use]
+#[path = "support/registry.rs"]
+mod registry;
+
 use core::time::Duration;
 
-use portcullis_core::{CooldownWindow, FixedWindow, Limiter, Rate, Timestamp, TokenBucket, Word};
+use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
 use proptest::prelude::*;
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A limiter that can be saved, as often as it is wanted.
-trait Saves: Limiter + Sized {
-    fn new() -> Self;
-    fn state(&self) -> u64;
-    fn with_state(self, state: u64) -> Self;
+/// How a limiter that can be saved is made, saved, and made anew.
+struct Saves<L> {
+    new: fn() -> L,
+    state: fn(&L) -> u64,
+    with_state: fn(L, u64) -> L,
 }
 
-macro_rules! saves {
-    ($limiter:ident, $new:expr) => {
-        impl<W: Word> Saves for $limiter<W> {
-            fn new() -> Self {
-                $new.build_on::<W>().unwrap()
-            }
-
-            fn state(&self) -> u64 {
-                self.state()
-            }
-
-            fn with_state(self, state: u64) -> Self {
-                self.with_state(state)
-            }
+/// Checks each limiter that can be saved, on both words.
+macro_rules! each_that_saves {
+    ($($_name:ident: $type:ty {
+        on: $_on:tt,
+        new: $_new:tt,
+        on_board: $_board:tt,
+        back: $_back:ident,
+        denial: $_denial:ident,
+        refunds: $_refunds:tt,
+        saves: [$($builder:expr),* $(,)?],
+        $($_rest:tt)*
+    })*) => {
+        fn for_each_that_saves(check: &impl Check) -> Result<(), TestCaseError> {
+            $($(
+                {
+                    type W = u64;
+                    check.check::<$type>(saves!($builder))?;
+                }
+                {
+                    type W = u32;
+                    check.check::<$type>(saves!($builder))?;
+                }
+            )*)*
+            Ok(())
         }
     };
 }
 
-saves!(
-    TokenBucket,
-    TokenBucket::builder(Rate::per_second(3), 7)
-        .debt(5)
-        .tick(Duration::from_millis(1))
-);
-saves!(
-    FixedWindow,
-    FixedWindow::builder(5, SECOND).started_by_first_request()
-);
-saves!(
-    CooldownWindow,
-    CooldownWindow::builder(5, 3 * SECOND).wait(SECOND)
-);
+macro_rules! saves {
+    ($builder:expr) => {
+        Saves {
+            new: || $builder.build_on::<W>().unwrap(),
+            state: |limiter| limiter.state(),
+            with_state: |limiter, state| limiter.with_state(state),
+        }
+    };
+}
+
+for_each_limiter!(each_that_saves);
+
+trait Check {
+    fn check<L: Limiter>(&self, saves: Saves<L>) -> Result<(), TestCaseError>;
+}
 
 /// One that goes on, and one that is saved and made anew before each step, decide alike.
-fn goes_on_as_before<L: Saves>(steps: &[(u64, u32)]) -> Result<(), TestCaseError> {
-    let (stays, mut sleeps) = (L::new(), L::new());
-    let mut now = Timestamp::from_secs(1_000);
-    for &(millis, n) in steps {
-        now = now.saturating_add(Duration::from_millis(millis));
-        sleeps = L::new().with_state(sleeps.state());
-        prop_assert_eq!(
-            sleeps.take_at(now, n).is_ok(),
-            stays.take_at(now, n).is_ok()
-        );
-        prop_assert_eq!(sleeps.available_at(now), stays.available_at(now));
-        prop_assert_eq!(sleeps.state(), stays.state());
+struct GoesOn<'a>(&'a [(u64, u32)]);
+
+impl Check for GoesOn<'_> {
+    fn check<L: Limiter>(&self, saves: Saves<L>) -> Result<(), TestCaseError> {
+        let (new, state) = (saves.new, saves.state);
+        let (stays, mut sleeps) = (new(), new());
+        let mut now = Timestamp::from_secs(1_000);
+        for &(millis, n) in self.0 {
+            now = now.saturating_add(Duration::from_millis(millis));
+            sleeps = (saves.with_state)(new(), state(&sleeps));
+            prop_assert_eq!(
+                sleeps.take_at(now, n).is_ok(),
+                stays.take_at(now, n).is_ok()
+            );
+            prop_assert_eq!(sleeps.available_at(now), stays.available_at(now));
+            prop_assert_eq!(state(&sleeps), state(&stays));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Whatever the number, what is then taken at one instant is no more than a new one holds, and
 /// nothing overflows.
-fn grants_no_more_than_a_new_one<L: Saves>(state: u64, nanos: u64) -> Result<(), TestCaseError> {
-    let now = Timestamp::from_nanos(nanos);
-    // Of all bits, or of the lower ones of a state of this time.
-    let used = L::new();
-    let _ = used.take_at(now, 1);
-    let state = if state & 1 == 0 {
-        state
-    } else {
-        used.state() ^ (state >> 1 & 0x3f)
-    };
-    let limit = L::new().with_state(state);
-    prop_assert!(limit.available_at(now) <= limit.capacity());
-    for _ in 0..2 {
-        let _ = limit.peek_at(now, 3).map_err(|denied| limit.retry(denied));
-        let _ = limit.idle_at(now);
+struct GrantsNoMoreThanNew {
+    state: u64,
+    nanos: u64,
+}
+
+impl Check for GrantsNoMoreThanNew {
+    fn check<L: Limiter>(&self, saves: Saves<L>) -> Result<(), TestCaseError> {
+        let now = Timestamp::from_nanos(self.nanos);
+        // Of all bits, or of the lower ones of a state of this time.
+        let used = (saves.new)();
+        let _ = used.take_at(now, 1);
+        let state = if self.state & 1 == 0 {
+            self.state
+        } else {
+            (saves.state)(&used) ^ (self.state >> 1 & 0x3f)
+        };
+        let limit = (saves.with_state)((saves.new)(), state);
+        prop_assert!(limit.available_at(now) <= limit.capacity());
+        for _ in 0..2 {
+            let _ = limit.peek_at(now, 3).map_err(|denied| limit.retry(denied));
+            let _ = limit.idle_at(now);
+        }
+        let granted = (0..20)
+            .filter(|_| {
+                limit
+                    .take_at(now, 1)
+                    .map_err(|denied| limit.retry(denied))
+                    .is_ok()
+            })
+            .count();
+        prop_assert!(granted as u64 <= limit.capacity(), "{granted}");
+        Ok(())
     }
-    let granted = (0..20)
-        .filter(|_| {
-            limit
-                .take_at(now, 1)
-                .map_err(|denied| limit.retry(denied))
-                .is_ok()
-        })
-        .count();
-    prop_assert!(granted as u64 <= limit.capacity(), "{granted}");
-    Ok(())
 }
 
 proptest! {
@@ -99,23 +124,13 @@ proptest! {
     fn a_limiter_that_is_saved_and_made_anew_goes_on_as_before(
         steps in proptest::collection::vec((0_u64..2_000, 0_u32..4), 1..60)
     ) {
-        goes_on_as_before::<TokenBucket<u64>>(&steps)?;
-        goes_on_as_before::<TokenBucket<u32>>(&steps)?;
-        goes_on_as_before::<FixedWindow<u64>>(&steps)?;
-        goes_on_as_before::<FixedWindow<u32>>(&steps)?;
-        goes_on_as_before::<CooldownWindow<u64>>(&steps)?;
-        goes_on_as_before::<CooldownWindow<u32>>(&steps)?;
+        for_each_that_saves(&GoesOn(&steps))?;
     }
 
     #[test]
     fn a_state_that_is_damaged_grants_no_more_than_a_new_limiter(state in any::<u64>(), nanos in any::<u64>()) {
         for nanos in [nanos, nanos >> 20, nanos >> 40] {
-            grants_no_more_than_a_new_one::<TokenBucket<u64>>(state, nanos)?;
-            grants_no_more_than_a_new_one::<TokenBucket<u32>>(state, nanos)?;
-            grants_no_more_than_a_new_one::<FixedWindow<u64>>(state, nanos)?;
-            grants_no_more_than_a_new_one::<FixedWindow<u32>>(state, nanos)?;
-            grants_no_more_than_a_new_one::<CooldownWindow<u64>>(state, nanos)?;
-            grants_no_more_than_a_new_one::<CooldownWindow<u32>>(state, nanos)?;
+            for_each_that_saves(&GrantsNoMoreThanNew { state, nanos })?;
         }
     }
 }

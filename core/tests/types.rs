@@ -1,6 +1,12 @@
 //! Every type is built in a constant, is shared between threads, and is as small as it says.
 
+#[macro_use]
+#[path = "support/limiters.rs"]
+mod limiters;
+
 use core::time::Duration;
+
+use limiters::{ForEach, Kind, Subject};
 
 use portcullis_core::{
     Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Line, ManualClock,
@@ -50,6 +56,24 @@ static NARROW_SEGMENTS: SlidingWindow<4, u32> = constant!(
 );
 static NARROW_PERMITS: Concurrency<u32> = constant!(Concurrency::try_new(5));
 
+/// One of each type of the registry, on both words, in a constant.
+macro_rules! constants_of_all {
+    ($($name:ident: $type:ty { $($_rest:tt)* })*) => {$(
+        const _: () = {
+            #[allow(dead_code, reason = "there is a limiter without a word")]
+            type W = u64;
+            static _WIDE: $type = constant!(limiters::new::$name::<W>(5, SECOND));
+        };
+        const _: () = {
+            #[allow(dead_code, reason = "there is a limiter without a word")]
+            type W = u32;
+            static _NARROW: $type = constant!(limiters::new::$name::<W>(5, SECOND));
+        };
+    )*};
+}
+
+for_each_limiter!(constants_of_all);
+
 #[test]
 fn live_in_statics() {
     let now = Timestamp::from_secs(1);
@@ -76,15 +100,14 @@ fn live_in_statics() {
 #[test]
 fn are_shared_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
-    shared::<TokenBucket<u64>>();
-    shared::<TokenBucket<u32>>();
-    shared::<FixedWindow<u64>>();
-    shared::<FixedWindow<u32>>();
-    shared::<SlidingWindow<4, u64>>();
-    shared::<SlidingWindow<4, u32>>();
-    shared::<Concurrency<u64>>();
-    shared::<Concurrency<u32>>();
-    shared::<Unlimited>();
+    struct Shared;
+    impl ForEach for Shared {
+        fn each<L: Subject>(&mut self, _: Kind, _: impl Fn() -> L) {
+            shared::<L>();
+        }
+    }
+    limiters::for_each::<u64>(5, SECOND, &mut Shared);
+    limiters::for_each::<u32>(5, SECOND, &mut Shared);
     shared::<Counted<TokenBucket>>();
     shared::<LeasePool<Concurrency, 4>>();
     shared::<Clocked<TokenBucket, ManualClock>>();

@@ -10,20 +10,14 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use portcullis_core::{
-    AdjustableBucket, Carry, ConcurrencyRules, FixedWindowRules, KeyedWord, Limiter, Rate,
-    Timestamp, TokenBucketRules, Word,
-};
+use portcullis_core::{AdjustableBucket, Carry, Limiter, Rate, Timestamp, Word};
 use portcullis_explore::Plan;
 
 use support::draws::Draws;
 use support::judge::{self, Run};
 use support::op::{Log, Outcome, Verb};
 use support::scenario::{self, Mix, Scenario};
-use support::subjects::{
-    Adjustable, Array, Bucket, Changing, Cooldown, Counting, Escalating, Fixed, Penalised, Permits,
-    Pool, Sliced, Sliding, Table, Three, Twice,
-};
+use support::subjects::for_each_subject;
 use support::tests_of_all;
 use support::world::{Facts, Subject, World};
 
@@ -265,39 +259,15 @@ fn check<S: Subject>(share: u64, times: u64) {
 /// In a share: a million in all.
 const RUNS: u64 = 17_600;
 
-tests_of_all! {
-    token_bucket_64: Bucket<u64>, 2;
-    token_bucket_32: Bucket<u32>, 2;
-    token_bucket_43: Bucket<KeyedWord>, 2;
-    fixed_window_64: Fixed<u64>, 2;
-    fixed_window_32: Fixed<u32>, 2;
-    fixed_window_43: Fixed<KeyedWord>, 2;
-    sliding_window_64: Sliding<u64>, 2;
-    sliding_window_32: Sliding<u32>, 2;
-    cooldown_window_64: Cooldown<u64>, 2;
-    cooldown_window_32: Cooldown<u32>, 2;
-    concurrency_64: Permits<u64>, 2;
-    concurrency_32: Permits<u32>, 2;
-    adjustable_bucket_64: Adjustable<u64>, 4;
-    adjustable_bucket_32: Adjustable<u32>, 4;
-    adjustable_window_64: Changing<u64>, 3;
-    adjustable_window_32: Changing<u32>, 3;
-    sliced_bucket_64: Sliced<u64>, 2;
-    sliced_bucket_32: Sliced<u32>, 2;
-    keyed_bucket: Table<TokenBucketRules>, 1;
-    keyed_window: Table<FixedWindowRules>, 1;
-    keyed_concurrency: Table<ConcurrencyRules>, 1;
-    keyed_array: Array, 1;
-    penalty_64: Penalised<u64>, 1;
-    penalty_32: Penalised<u32>, 1;
-    escalation_64: Escalating<u64>, 1;
-    escalation_32: Escalating<u32>, 1;
-    counted: Counting, 1;
-    three_limits_64: Three<u64>, 1;
-    three_limits_32: Three<u32>, 1;
-    a_limit_named_twice: Twice, 1;
-    lease_pool: Pool, 2;
+macro_rules! tests {
+    ($($test:ident: $subject:ty, $share:literal, $_refunds:tt, $_instructions:tt;)*) => {
+        tests_of_all! {
+            $($test: $subject, $share;)*
+        }
+    };
 }
+
+for_each_subject!(tests);
 
 /// By 20 s two permits have come in under either settings. The word is alike under both at 0 s:
 /// after as many changes as era and set together can count, it is the same again.

@@ -32,16 +32,11 @@ mod trapped {
     use std::panic::catch_unwind;
     use std::time::Instant;
 
-    use portcullis_core::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
-
     use super::support::draws::Draws;
     use super::support::judge::{self, Run};
     use super::support::op::{Call, Log, Op, Outcome, Verb};
     use super::support::scenario::{self, Mix, Scenario};
-    use super::support::subjects::{
-        Adjustable, Array, Bucket, Changing, Cooldown, Escalating, Fixed, Penalised, Permits, Pool,
-        Sliced, Sliding, Table, Three,
-    };
+    use super::support::subjects::for_each_subject;
     use super::support::world::{Subject, World};
 
     /// The most instructions of a call that are looked at.
@@ -347,7 +342,7 @@ mod trapped {
             .skip(1)
             .filter(|name| !name.starts_with('-'))
             .collect();
-        println!("\nrunning 22 tests, with breakpoints: {breakpoints}");
+        println!("\nwith breakpoints: {breakpoints}");
         let (mut passed, mut failed) = (0, 0);
         let mut test = |name: &str, explore: &dyn Fn() -> Result<Tally, String>| {
             if !chosen.is_empty() && !chosen.iter().any(|chosen| name.contains(chosen.as_str())) {
@@ -366,34 +361,13 @@ mod trapped {
             }
         };
         macro_rules! tests {
-            ($($name:literal: $subject:ty;)*) => {
-                $(test($name, &|| explore::<$subject>(goal, breakpoints));)*
-            };
+            ($(
+                $name:ident: $subject:ty, $_accesses:literal, $_refunds:tt, [$($share:literal)?];
+            )*) => {$($(
+                test(stringify!($name), &|| explore::<$subject>($share * goal, breakpoints));
+            )?)*};
         }
-        tests! {
-            "token_bucket_64": Bucket<u64>;
-            "token_bucket_32": Bucket<u32>;
-            "fixed_window_64": Fixed<u64>;
-            "fixed_window_32": Fixed<u32>;
-            "sliding_window_64": Sliding<u64>;
-            "sliding_window_32": Sliding<u32>;
-            "cooldown_window_64": Cooldown<u64>;
-            "cooldown_window_32": Cooldown<u32>;
-            "concurrency_64": Permits<u64>;
-            "adjustable_bucket_64": Adjustable<u64>;
-            "adjustable_bucket_32": Adjustable<u32>;
-            "adjustable_window_64": Changing<u64>;
-            "adjustable_window_32": Changing<u32>;
-            "sliced_bucket_64": Sliced<u64>;
-            "keyed_bucket": Table<TokenBucketRules>;
-            "keyed_window": Table<FixedWindowRules>;
-            "keyed_concurrency": Table<ConcurrencyRules>;
-            "keyed_array": Array;
-            "penalty_64": Penalised<u64>;
-            "escalation_64": Escalating<u64>;
-            "three_limits_64": Three<u64>;
-            "lease_pool": Pool;
-        }
+        for_each_subject!(tests);
         println!(
             "\ntest result: {}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out",
             if failed == 0 { "ok" } else { "FAILED" }

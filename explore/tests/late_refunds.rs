@@ -7,8 +7,8 @@ mod support;
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Carry, CooldownWindow, FixedWindowRules, KeyedWord, Limiter, Rate, Timestamp,
-    TokenBucket, TokenBucketRules, Word,
+    AllOf, Carry, CooldownWindow, FixedWindowRules, Limiter, Rate, Timestamp, TokenBucket,
+    TokenBucketRules, Word,
 };
 
 use support::draws::Draws;
@@ -16,7 +16,8 @@ use support::judge;
 use support::op::{Op, Verb};
 use support::scenario::{Clock, KEPT, PASSING, Scenario, op};
 use support::subjects::{
-    Adjustable, Bucket, BucketTerms, Changing, Cooldown, Fixed, Sliced, Sliding, Table, is_limited,
+    Adjustable, Bucket, BucketTerms, Changing, Cooldown, Fixed, Sliced, Sliding, Table,
+    for_each_subject, is_limited,
 };
 use support::tests_of_all;
 use support::world::{Facts, Slot, Subject, World};
@@ -1047,26 +1048,17 @@ fn check<S: Bound>(share: u64, times: u64) {
     println!("{}: {tally:?}", S::NAME);
 }
 
-tests_of_all! {
-    token_bucket_64: Bucket<u64>, 2;
-    token_bucket_32: Bucket<u32>, 2;
-    token_bucket_43: Bucket<KeyedWord>, 2;
-    fixed_window_64: Fixed<u64>, 2;
-    fixed_window_32: Fixed<u32>, 2;
-    fixed_window_43: Fixed<KeyedWord>, 2;
-    sliding_window_64: Sliding<u64>, 2;
-    sliding_window_32: Sliding<u32>, 2;
-    cooldown_window_64: Cooldown<u64>, 2;
-    cooldown_window_32: Cooldown<u32>, 2;
-    adjustable_bucket_64: Adjustable<u64>, 5;
-    adjustable_bucket_32: Adjustable<u32>, 5;
-    adjustable_window_64: Changing<u64>, 5;
-    adjustable_window_32: Changing<u32>, 5;
-    sliced_bucket_64: Sliced<u64>, 2;
-    sliced_bucket_32: Sliced<u32>, 2;
-    keyed_bucket: Table<TokenBucketRules>, 2;
-    keyed_window: Table<FixedWindowRules>, 2;
+macro_rules! tests {
+    ($(
+        $test:ident: $subject:ty, $_accesses:literal, [$($share:literal)?], $_instructions:tt;
+    )*) => {
+        tests_of_all! {
+            $($($test: $subject, $share;)?)*
+        }
+    };
 }
+
+for_each_subject!(tests);
 
 #[test]
 fn a_limiter_in_any_state_grants_no_more_than_a_new_one() {

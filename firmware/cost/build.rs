@@ -1,4 +1,5 @@
-//! Has the linker find the board's memory layout.
+//! Has the linker find the board's memory layout, and the compiler what is measured: that is named
+//! by the variable `SUBJECT`.
 
 fn main() {
     println!(
@@ -6,4 +7,8 @@ fn main() {
         std::env::var("CARGO_MANIFEST_DIR").unwrap()
     );
     println!("cargo::rerun-if-changed=memory.x");
+    println!("cargo::rerun-if-env-changed=SUBJECT");
+    println!("cargo::rustc-check-cfg=cfg(subject, values(any()))");
+    let subject = std::env::var("SUBJECT").unwrap_or_else(|_| "nothing".to_owned());
+    println!("cargo::rustc-cfg=subject=\"{subject}\"");
 }

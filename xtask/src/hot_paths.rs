@@ -20,40 +20,37 @@ const fn path(name: &'static str, writes: usize, cold: &'static [&'static str]) 
     HotPath { name, writes, cold }
 }
 
-/// Two writes for a sliding window, which also counts in its ring; and for a pool, which also marks
-/// its slot.
-pub(crate) const HOT_PATHS: &[HotPath] = &[
-    path("token_bucket_acquire", 1, &[]),
-    path("token_bucket_32_acquire", 1, &[]),
-    path("token_bucket_drop", 0, &[]),
-    path("fixed_window_acquire", 1, &["elsewhere"]),
-    path("fixed_window_32_acquire", 1, &["elsewhere"]),
-    path("sliding_window_acquire", 2, &["expired", "roll"]),
-    path("sliding_window_32_acquire", 2, &["expired", "roll"]),
-    path("concurrency_acquire", 1, &[]),
-    path("concurrency_32_acquire", 1, &[]),
-    path("concurrency_drop", 1, &[]),
-    path("concurrency_32_drop", 1, &[]),
-    path("unlimited_acquire", 0, &[]),
-    path("adjustable_bucket_acquire", 1, ADJUSTABLE),
-    path("adjustable_bucket_32_acquire", 1, ADJUSTABLE),
-    path("adjustable_window_acquire", 1, ADJUSTABLE),
-    path("adjustable_window_32_acquire", 1, ADJUSTABLE),
-    path("cooldown_window_acquire", 1, &["started_again"]),
-    path("cooldown_window_32_acquire", 1, &["started_again"]),
-    path("sliced_bucket_acquire", 1, &[]),
-    path("sliced_bucket_32_acquire", 1, &[]),
-    path("slice_acquire", 0, &["draw"]),
-    path("slice_32_acquire", 0, &["draw"]),
-    path("keyed_bucket_acquire", 1, KEYED),
-    path("keyed_window_acquire", 1, KEYED),
-    path("lease_pool_claim", 2, &["search"]),
-    path("lease_pool_release", 2, &[]),
-];
-
-/// A new tick, settings that change often, permits that were owed, or a window from which all was
-/// given back.
-const ADJUSTABLE: &[&str] = &["note_newer", "take_slowly", "count_in", "is_unstarted"];
+/// The paths of all limiters, and those that are of none, or of one alone.
+pub(crate) const HOT_PATHS: &[HotPath] = {
+    macro_rules! hot_paths {
+        ($($_limiter:ident: $_type:ty {
+            on: [$($name:ident: $_word:ty),*],
+            new: $_new:tt,
+            on_board: $_board:tt,
+            back: $_back:ident,
+            denial: $_denial:ident,
+            refunds: $_refunds:tt,
+            saves: $_saves:tt,
+            hot_path: { writes: $writes:literal, cold: $cold:tt },
+            $($_rest:tt)*
+        })*) => {
+            &[
+                $($(path(concat!(stringify!($name), "_acquire"), $writes, &$cold),)*)*
+                path("token_bucket_drop", 0, &[]),
+                path("concurrency_drop", 1, &[]),
+                path("concurrency_32_drop", 1, &[]),
+                path("slice_acquire", 0, &["draw"]),
+                path("slice_32_acquire", 0, &["draw"]),
+                path("keyed_bucket_acquire", 1, KEYED),
+                path("keyed_window_acquire", 1, KEYED),
+                // Two writes, since a pool also marks its slot.
+                path("lease_pool_claim", 2, &["search"]),
+                path("lease_pool_release", 2, &[]),
+            ]
+        };
+    }
+    for_each_limiter!(hot_paths)
+};
 
 /// A key that is not where it is usually found, has no entry yet, or not in this window.
 const KEYED: &[&str] = &[

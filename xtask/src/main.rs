@@ -3,6 +3,10 @@
 //! A task is a list of steps; every step can also be run by its own name. Steps go on after one has
 //! failed, so that one run shows all that is wrong.
 
+#[macro_use]
+#[path = "../../core/tests/support/registry.rs"]
+mod registry;
+
 mod asm;
 mod bench_check;
 mod checks;
@@ -11,6 +15,8 @@ mod context;
 mod firmware;
 mod firmware_cost;
 mod hot_paths;
+#[cfg(test)]
+mod limiters;
 mod listing;
 mod no_std;
 mod report;

@@ -14,6 +14,7 @@ use portcullis_async::{Acquire, Order, Queue, Rejected, Timer};
 use portcullis_core::{Clock, Concurrency, QueueLimiter, Rate, Timestamp, TokenBucket};
 
 use crate::allocations::allocations;
+use crate::random::Random;
 use crate::runtime::{Pool, Runtime, Smol, Tokio};
 use crate::{is_conserved, start, within};
 
@@ -79,18 +80,6 @@ impl<T: Timer> Timer for Watched<T> {
         let count = of_others(|| outcome = self.timer.wake_at(at, waker));
         self.allocations.fetch_add(count, Ordering::Relaxed);
         outcome
-    }
-}
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((u128::from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)) * u128::from(bound)) >> 64) as u64
     }
 }
 

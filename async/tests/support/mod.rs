@@ -2,6 +2,8 @@
 //! in.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod random;
+
 use core::cell::{Cell, RefCell};
 use core::future::Future;
 use core::pin::Pin;

@@ -320,7 +320,6 @@ pub(crate) fn random_bucket<W: Word>(
 
 /// The same of a bucket whose settings can be changed, and a token bucket with the same settings
 /// and tick.
-#[allow(dead_code, reason = "for the test of that bucket alone")]
 pub(crate) fn random_adjustable<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(AdjustableBucket<W>, TokenBucket<W>, BucketModel)> {

@@ -1,10 +1,12 @@
 //! What the property tests compare the limiters with: models that compute in unbounded rational
 //! arithmetic, and traces of random operations with wild times.
+#![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod bucket;
 pub(crate) mod concurrency;
 pub(crate) mod draws;
 pub(crate) mod fixed;
 pub(crate) mod model;
+pub(crate) mod oracle;
 pub(crate) mod sliding;
 pub(crate) mod trace;

@@ -1441,3 +1441,48 @@ impl Subject for Pool {
         format!("limit {}", self.limit)
     }
 }
+
+pub(crate) type KeyedBuckets = Table<TokenBucketRules>;
+pub(crate) type KeyedWindows = Table<FixedWindowRules>;
+pub(crate) type KeyedPermits = Table<ConcurrencyRules>;
+
+/// Hands all subjects to `$callback!`: their names and types, and their shares of the runs of
+/// `every_access`, `late_refunds` and `every_instruction`, if any.
+macro_rules! for_each_subject {
+    ($callback:ident) => {
+        $callback! {
+            token_bucket_64: $crate::support::subjects::Bucket<u64>, 2, [2], [1];
+            token_bucket_32: $crate::support::subjects::Bucket<u32>, 2, [2], [1];
+            token_bucket_43: $crate::support::subjects::Bucket<portcullis_core::KeyedWord>, 2, [2], [];
+            fixed_window_64: $crate::support::subjects::Fixed<u64>, 2, [2], [1];
+            fixed_window_32: $crate::support::subjects::Fixed<u32>, 2, [2], [1];
+            fixed_window_43: $crate::support::subjects::Fixed<portcullis_core::KeyedWord>, 2, [2], [];
+            sliding_window_64: $crate::support::subjects::Sliding<u64>, 2, [2], [1];
+            sliding_window_32: $crate::support::subjects::Sliding<u32>, 2, [2], [1];
+            cooldown_window_64: $crate::support::subjects::Cooldown<u64>, 2, [2], [1];
+            cooldown_window_32: $crate::support::subjects::Cooldown<u32>, 2, [2], [1];
+            concurrency_64: $crate::support::subjects::Permits<u64>, 2, [], [1];
+            concurrency_32: $crate::support::subjects::Permits<u32>, 2, [], [];
+            adjustable_bucket_64: $crate::support::subjects::Adjustable<u64>, 4, [5], [1];
+            adjustable_bucket_32: $crate::support::subjects::Adjustable<u32>, 4, [5], [1];
+            adjustable_window_64: $crate::support::subjects::Changing<u64>, 3, [5], [1];
+            adjustable_window_32: $crate::support::subjects::Changing<u32>, 3, [5], [1];
+            sliced_bucket_64: $crate::support::subjects::Sliced<u64>, 2, [2], [1];
+            sliced_bucket_32: $crate::support::subjects::Sliced<u32>, 2, [2], [];
+            keyed_bucket: $crate::support::subjects::KeyedBuckets, 1, [2], [1];
+            keyed_window: $crate::support::subjects::KeyedWindows, 1, [2], [1];
+            keyed_concurrency: $crate::support::subjects::KeyedPermits, 1, [], [1];
+            keyed_array: $crate::support::subjects::Array, 1, [], [1];
+            penalty_64: $crate::support::subjects::Penalised<u64>, 1, [], [1];
+            penalty_32: $crate::support::subjects::Penalised<u32>, 1, [], [];
+            escalation_64: $crate::support::subjects::Escalating<u64>, 1, [], [1];
+            escalation_32: $crate::support::subjects::Escalating<u32>, 1, [], [];
+            counted: $crate::support::subjects::Counting, 1, [], [];
+            three_limits_64: $crate::support::subjects::Three<u64>, 1, [], [1];
+            three_limits_32: $crate::support::subjects::Three<u32>, 1, [], [];
+            a_limit_named_twice: $crate::support::subjects::Twice, 1, [], [];
+            lease_pool: $crate::support::subjects::Pool, 2, [], [1];
+        }
+    };
+}
+pub(crate) use for_each_subject;

@@ -8,6 +8,10 @@
 #[cfg(test)]
 extern crate std;
 
+#[macro_use]
+#[path = "../../../core/tests/support/registry.rs"]
+mod registry;
+
 mod board;
 mod draws;
 mod executor;

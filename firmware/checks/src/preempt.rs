@@ -16,9 +16,8 @@ use core::time::Duration;
 use critical_section::Mutex;
 use portcullis_async::{InterruptLock, Queue};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Clock, Concurrency, CooldownWindow, Counted,
-    FixedWindow, Lease, LeaseId, LeasePool, Limiter, Penalty, Rate, SlicedBucket, SlidingWindow,
-    Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Carry, Clock, Concurrency, Counted, Lease, LeaseId, LeasePool,
+    Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::Board;
@@ -127,14 +126,16 @@ impl Places {
 pub(crate) fn sweep(board: &dyn Preempting, group: &mut Group<'_>) {
     let (mut points, mut places) = (0, 0);
     let mut addresses = Places([0; 1024]);
-    for (name, handler, body) in SCENARIOS {
-        addresses.0.fill(0);
-        points += sweep_one(board, group, &mut addresses, name, *handler, *body);
-        places += addresses.count();
+    for scenarios in ALL {
+        for (name, handler, body) in *scenarios {
+            addresses.0.fill(0);
+            points += sweep_one(board, group, &mut addresses, name, *handler, *body);
+            places += addresses.count();
+        }
     }
+    let calls: usize = ALL.iter().map(|scenarios| scenarios.len()).sum();
     board.print(format_args!(
-        "{} calls interrupted at {points} points, {places} places\n",
-        SCENARIOS.len()
+        "{calls} calls interrupted at {points} points, {places} places\n"
     ));
 }
 
@@ -220,7 +221,6 @@ const fn bucket(burst: u64) -> TokenBucket<u32> {
     )
 }
 
-static BUCKET_OF_1: TokenBucket<u32> = bucket(1);
 static BUCKET_OF_2: TokenBucket<u32> = bucket(2);
 static ADJUSTABLE: AdjustableBucket<u32> = built!(
     AdjustableBucket::builder(Rate::per_second(1), 2)
@@ -234,17 +234,10 @@ static CHANGED: AdjustableBucket<u32> = built!(
         .build_on()
 );
 const ALWAYS: Timestamp = Timestamp::from_secs(10);
-static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(1, SECOND).build_on());
-static ADJUSTABLE_WINDOW: AdjustableWindow<u32> =
-    built!(AdjustableWindow::builder(1, SECOND).build_on());
-static SLIDING_OF_1: SlidingWindow<4, u32> =
-    built!(SlidingWindow::builder(1, SECOND, 4).build_on());
 static SLIDING_OF_2: SlidingWindow<4, u32> =
     built!(SlidingWindow::builder(2, SECOND, 4).build_on());
 static SLIDING_OF_3: SlidingWindow<4, u32> =
     built!(SlidingWindow::builder(3, SECOND, 4).build_on());
-static COOLDOWN: CooldownWindow<u32> =
-    built!(CooldownWindow::builder(1, SECOND).tick(TICK).build_on());
 static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket(1));
 static PENALISED: Penalty<TokenBucket<u32>, u32> =
     built!(Penalty::builder(SECOND).tick(TICK).build_on()).around(bucket(1));
@@ -256,7 +249,8 @@ static SLICED: SlicedBucket<u32> = built!(
 static LIMIT: Concurrency = Concurrency::new(1);
 static LIMIT_OF_2: Concurrency = Concurrency::new(2);
 static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(2));
-static PAIR: AllOf<(&Concurrency, &TokenBucket<u32>)> = AllOf::new((&LIMIT_OF_2, &BUCKET_OF_1));
+static PAIR: AllOf<(&Concurrency, &TokenBucket<u32>)> =
+    AllOf::new((&LIMIT_OF_2, &one::token_bucket));
 
 /// What the handler keeps, or is to give back.
 static KEPT: Mutex<Cell<Option<Lease<&'static Concurrency>>>> = Mutex::new(Cell::new(None));
@@ -282,9 +276,9 @@ fn kept_id() -> Option<LeaseId> {
 
 /// One of the call and the handler gets it, and nobody a second time.
 macro_rules! one_of_two {
-    ($limiter:ident) => {
+    ($name:expr, $limiter:expr) => {
         (
-            concat!("one for two, ", stringify!($limiter)),
+            concat!("one for two, ", $name),
             || note($limiter.take_at(now(), 1).is_ok()),
             |point: &mut Point<'_>| {
                 let own = point.interrupted(|| $limiter.take_at(now(), 1).is_ok());
@@ -295,6 +289,54 @@ macro_rules! one_of_two {
         )
     };
 }
+
+/// The scenarios of a limiter, unless it has others: the boards have no room for more of these two,
+/// and what comes back by release comes back by the lease that holds it.
+macro_rules! scenarios {
+    (by_time, adjustable_bucket) => {
+        &[]
+    };
+    (by_time, sliced_bucket) => {
+        &[]
+    };
+    (by_time, $name:ident) => {
+        &[one_of_two!(stringify!($name), one::$name)]
+    };
+    ($_back:ident, $_name:ident) => {
+        &[]
+    };
+}
+
+macro_rules! all_preempted {
+    ($($name:ident: $type:ty {
+        on: $_on:tt,
+        new: $_new:tt,
+        on_board: (|$limit:ident, $time:ident| $new:expr),
+        back: $back:ident,
+        $($_rest:tt)*
+    })*) => {
+        /// Of one permit a second each.
+        #[allow(dead_code, non_upper_case_globals, reason = "named as their modules are")]
+        mod one {
+            use core::time::Duration;
+            use portcullis_core::SettingsError;
+
+            type W = u32;
+
+            $(pub(super) static $name: $type = {
+                const fn new($limit: u64, $time: Duration) -> Result<$type, SettingsError> {
+                    $new
+                }
+                built!(new(1, super::SECOND))
+            };)*
+        }
+
+        /// Those of all limiters, and the others.
+        static ALL: &[&[Scenario]] = &[$(scenarios!($back, $name),)* SCENARIOS];
+    };
+}
+
+for_each_limiter!(all_preempted);
 
 /// Both get what they want, and nothing is left.
 macro_rules! two_of_two {
@@ -359,11 +401,8 @@ fn is_as_new() -> bool {
     QUEUE.counts().waiters == 0 && QUEUE.available() == 1
 }
 
-static SCENARIOS: &[Scenario] = &[
-    one_of_two!(BUCKET_OF_1),
+const SCENARIOS: &[Scenario] = &[
     two_of_two!(BUCKET_OF_2),
-    one_of_two!(FIXED),
-    one_of_two!(SLIDING_OF_1),
     (
         "two in a segment that is rolled to, sliding window",
         || note(SLIDING_OF_2.take_at(now(), 1).is_ok()),
@@ -386,10 +425,8 @@ static SCENARIOS: &[Scenario] = &[
             first && both(own) == 2 && SLIDING_OF_3.available_at(now()) == 0
         },
     ),
-    one_of_two!(ADJUSTABLE_WINDOW),
     two_of_two!(ADJUSTABLE),
-    one_of_two!(COOLDOWN),
-    one_of_two!(COUNTED),
+    one_of_two!("counted bucket", COUNTED),
     (
         "a take of a limiter that is being changed",
         || note(CHANGED.take_at(ALWAYS, 1).is_ok()),
@@ -421,7 +458,7 @@ static SCENARIOS: &[Scenario] = &[
             full && both(own) == 2 && CHANGED.burst() == 3 && CHANGED.available_at(ALWAYS) == 2
         },
     ),
-    one_of_two!(PENALISED),
+    one_of_two!("penalised bucket", PENALISED),
     (
         "a take of the rest within the cut of a slice",
         || note(SLICED.take_at(now(), 10).is_ok()),
@@ -530,7 +567,7 @@ static SCENARIOS: &[Scenario] = &[
     ),
     (
         "a part taken within a take of all",
-        || note(BUCKET_OF_1.take_at(now(), 1).is_ok()),
+        || note(one::token_bucket.take_at(now(), 1).is_ok()),
         |point| {
             let own = point.interrupted(|| PAIR.try_acquire_at(now(), 1).is_ok());
             both(own) == 1 && LIMIT_OF_2.available() == 2

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use portcullis_core::{CooldownWindow, FixedWindow, Limiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Limiter, Timestamp};
 
 use crate::draws::Draws;
 use crate::tally::Group;
@@ -65,25 +65,21 @@ macro_rules! goes_on {
     }};
 }
 
-pub(crate) fn check(group: &mut Group<'_>) {
-    goes_on!(
-        group,
-        "bucket",
-        TokenBucket::builder(Rate::per_second(3), 7)
-    );
-    goes_on!(
-        group,
-        "window",
-        FixedWindow::builder(3, Duration::from_secs(1))
-    );
-    goes_on!(
-        group,
-        "started window",
-        FixedWindow::builder(3, Duration::from_secs(1)).started_by_first_request()
-    );
-    goes_on!(
-        group,
-        "cooldown",
-        CooldownWindow::builder(4, Duration::from_secs(2)).wait(Duration::from_secs(1))
-    );
+macro_rules! all_go_on {
+    ($($name:ident: $_type:ty {
+        on: $_on:tt,
+        new: $_new:tt,
+        on_board: $_board:tt,
+        back: $_back:ident,
+        denial: $_denial:ident,
+        refunds: $_refunds:tt,
+        saves: [$($builder:expr),* $(,)?],
+        $($_rest:tt)*
+    })*) => {
+        pub(crate) fn check(group: &mut Group<'_>) {
+            $($(goes_on!(group, stringify!($name), $builder);)*)*
+        }
+    };
 }
+
+for_each_limiter!(all_go_on);

@@ -81,7 +81,7 @@ fn main() -> ! {
     // As many as there are, of which some have been taken: denied, but by nothing.
     for (n, expected) in [
         (1, CALLS),
-        (CAPACITY, if cfg!(feature = "nothing") { CALLS } else { 0 }),
+        (CAPACITY, if cfg!(subject = "nothing") { CALLS } else { 0 }),
     ] {
         let (instructions, granted) = measured(n);
         if granted != expected {

@@ -1,4 +1,4 @@
-//! What is measured, chosen by a feature: a limiter on 32-bit words in a static, and a call that
+//! What is measured, chosen by name: a limiter on 32-bit words in a static, and a call that
 //! takes permits and says whether it was granted them.
 #![allow(
     clippy::wildcard_imports,
@@ -6,6 +6,10 @@
     unused_imports,
     reason = "each needs some of it"
 )]
+
+#[macro_use]
+#[path = "../../../core/tests/support/registry.rs"]
+mod registry;
 
 use core::time::Duration;
 
@@ -16,14 +20,16 @@ pub(crate) const CAPACITY: u32 = 2_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
+/// In which all permits come back.
+const TWO_SECONDS: Duration = Duration::from_secs(2);
 
 /// A limiter, and the call, which the compiler does not inline; before the first one, some permits
 /// may have to be taken for good.
 macro_rules! subject {
-    ($feature:literal: $type:ty = $limiter:expr, |$limit:ident, $n:ident, $now:ident| $granted:expr $(, $prepare:expr)?) => {
-        #[cfg(feature = $feature)]
+    ($subject:literal: $type:ty = $limiter:expr, |$limit:ident, $n:ident, $now:ident| $granted:expr $(, $prepare:expr)?) => {
+        #[cfg(subject = $subject)]
         pub(crate) use self::chosen::{LIMIT, acquire, prepare};
-        #[cfg(feature = $feature)]
+        #[cfg(subject = $subject)]
         mod chosen {
             use super::*;
 
@@ -56,26 +62,48 @@ const fn bucket() -> TokenBucket<u32> {
     built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).build_on())
 }
 
-subject!("token-bucket": TokenBucket<u32> = bucket(), |limit, n, now| limit.try_acquire_at(now, n).is_ok());
+/// Where permits come back by release, one is taken for good.
+macro_rules! registered {
+    (by_time, $subject:literal: $type:ty = $limiter:expr) => {
+        subject!($subject: $type = $limiter, |limit, n, now| Lease::try_acquire_at(limit, now, n).is_ok());
+    };
+    (by_release, $subject:literal: $type:ty = $limiter:expr) => {
+        subject!($subject: $type = $limiter, |limit, n, now| Lease::try_acquire_at(limit, now, n).is_ok(),
+            LIMIT.take_at(Timestamp::ZERO, 1));
+    };
+}
+
+/// The word of the limiters.
+type W = u32;
+
+macro_rules! subjects {
+    ($($_limiter:ident: $type:ty {
+        on: $_on:tt,
+        new: $_new:tt,
+        on_board: (|$limit:ident, $time:ident| $new:expr),
+        back: $back:ident,
+        denial: $_denial:ident,
+        refunds: $_refunds:tt,
+        saves: $_saves:tt,
+        hot_path: $_path:tt,
+        counted: $_counted:tt,
+        cost: [$($subject:literal)?],
+    })*) => {$($(
+        registered!($back, $subject: $type = {
+            const fn new($limit: u64, $time: Duration) -> Result<$type, SettingsError> {
+                $new
+            }
+            built!(new(CAPACITY as u64, TWO_SECONDS))
+        });
+    )?)*};
+}
+
+for_each_limiter!(subjects);
+
 subject!("token-bucket-retry": TokenBucket<u32> = bucket(), |limit, n, now| match limit.try_acquire_at(now, n) {
     Ok(_) => true,
     Err(denied) => core::hint::black_box(denied.retry(limit)) == Retry::At(now),
 });
-subject!("fixed-window": FixedWindow<u32> = built!(FixedWindow::builder(CAPACITY as u64, SECOND).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("sliding-window": SlidingWindow<8, u32> = built!(SlidingWindow::builder(CAPACITY as u64, SECOND, 8).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("cooldown-window": CooldownWindow<u32> =
-    built!(CooldownWindow::builder(CAPACITY as u64, SECOND).tick(MILLI).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("adjustable-window": AdjustableWindow<u32> = built!(AdjustableWindow::builder(CAPACITY as u64, SECOND).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("adjustable-bucket": AdjustableBucket<u32> =
-    built!(AdjustableBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("sliced-bucket": SlicedBucket<u32> =
-    built!(SlicedBucket::builder(Rate::per_second(1_000), CAPACITY as u64).tick(MILLI).build_on()),
-    |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("counted-bucket": Counted<TokenBucket<u32>> = Counted::new(bucket()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("penalised-bucket": Penalty<TokenBucket<u32>, u32> =
@@ -83,17 +111,14 @@ subject!("penalised-bucket": Penalty<TokenBucket<u32>, u32> =
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("all-of-3": AllOf<[TokenBucket<u32>; 3]> = AllOf::new([bucket(), bucket(), bucket()]),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
-subject!("concurrency": Concurrency = Concurrency::new(CAPACITY),
-    |limit, n, _now| limit.try_acquire(n).is_ok(),
-    LIMIT.try_acquire(1).map(Lease::forget));
 subject!("lease-pool": LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::new(CAPACITY)),
     |limit, n, now| limit.claim_at(now, n, None).is_ok_and(|id| limit.release(id).is_ok()),
     LIMIT.claim_at(Timestamp::ZERO, 1, None));
 
-#[cfg(feature = "queue")]
+#[cfg(subject = "queue")]
 pub(crate) struct Zero;
 
-#[cfg(feature = "queue")]
+#[cfg(subject = "queue")]
 impl Clock for Zero {
     fn now(&self) -> Timestamp {
         Timestamp::ZERO
@@ -110,7 +135,7 @@ subject!("queue": portcullis_async::Queue<Concurrency, Zero, portcullis_async::I
     LIMIT.try_acquire(1).map(Lease::forget));
 
 /// Nothing at all, in two instructions.
-#[cfg(feature = "nothing")]
+#[cfg(subject = "nothing")]
 mod chosen {
     pub(crate) static LIMIT: () = ();
 
@@ -122,5 +147,5 @@ mod chosen {
     pub(crate) fn prepare() {}
 }
 
-#[cfg(feature = "nothing")]
+#[cfg(subject = "nothing")]
 pub(crate) use self::chosen::{LIMIT, acquire, prepare};

@@ -12,14 +12,13 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Idle, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
-    Setting, SettingsError, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
+    AllOf, Concurrency, Counted, Denied, Idle, Limiter, LimiterExt, Rate, Receipt, Retry, Setting,
+    SettingsError, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1199,174 +1198,6 @@ fn a_wrapper_takes_a_slice_as_any_limiter() {
     assert_eq!((counted.counts().granted, counted.counts().denied), (1, 1));
     let detail = counted.explain_at(at(0), 2);
     assert!(detail.is_allowed() && detail.available > 10);
-}
-
-// Concurrency.
-
-#[test]
-fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
-    fn check<W: Word>() {
-        for seed in 0..400 {
-            let mut draws = Draws::Seeded {
-                state: seed,
-                steps: 0,
-            };
-            let limit = Concurrency::<W>::try_new(draws.within(2, 12) as u32).unwrap();
-            let limit = Rc::new(limit);
-            let mut slices: Vec<Rc<Slice<Rc<Concurrency<W>>>>> = Vec::new();
-            let (mut leases, mut direct) = (Vec::new(), Vec::new());
-            for _ in 0..200 {
-                match draws.below(7) {
-                    0 if slices.len() < 3 => {
-                        let k = draws.within(0, 7) as u32;
-                        let (had, cut) = (
-                            limit.available(),
-                            Slice::cut_at(Rc::clone(&limit), at(0), k),
-                        );
-                        assert_eq!(cut.is_ok(), k == 0 || had > k);
-                        slices.extend(cut.map(Rc::new));
-                    }
-                    // Its leases keep it.
-                    1 if !slices.is_empty() => {
-                        drop(slices.swap_remove(draws.below(slices.len() as u64) as usize));
-                    }
-                    2 => direct.extend(Lease::try_acquire_at(
-                        Rc::clone(&limit),
-                        at(0),
-                        draws.within(1, 4) as u32,
-                    )),
-                    3 if !direct.is_empty() => {
-                        drop(direct.swap_remove(draws.below(direct.len() as u64) as usize));
-                    }
-                    4 if !leases.is_empty() => {
-                        let index = draws.below(leases.len() as u64) as usize;
-                        let lease: &mut Lease<Rc<Slice<Rc<Concurrency<W>>>>> = &mut leases[index];
-                        let n = draws.within(0, lease.permits().into()) as u32;
-                        if draws.once_in(2) {
-                            assert_eq!(lease.refund_at(at(0), n), Ok(n));
-                        } else {
-                            lease.release(n).unwrap();
-                        }
-                        if draws.once_in(2) {
-                            drop(leases.swap_remove(index));
-                        }
-                    }
-                    _ if !slices.is_empty() => {
-                        let slice = &slices[draws.below(slices.len() as u64) as usize];
-                        let (had, n) = (slice.available_at(at(0)), draws.within(1, 9));
-                        assert_eq!(slice.peek_at(at(0), n as u32).is_ok(), n <= had);
-                        let lease = Lease::try_acquire_at(Rc::clone(slice), at(0), n as u32);
-                        assert_eq!(lease.is_ok(), n <= had);
-                        leases.extend(lease);
-                    }
-                    _ => {}
-                }
-                let out: u32 = leases.iter().map(Lease::permits).sum::<u32>()
-                    + direct.iter().map(Lease::permits).sum::<u32>();
-                // Those of slices that are kept by leases alone are counted through these.
-                let mut held = BTreeMap::new();
-                for slice in slices
-                    .iter()
-                    .map(|slice| &**slice)
-                    .chain(leases.iter().map(Lease::limiter))
-                {
-                    held.insert(core::ptr::from_ref(slice), slice.held());
-                    assert!(slice.held() <= slice.size());
-                }
-                assert_eq!(limit.in_use(), out + held.values().sum::<u32>());
-                assert!(limit.in_use() <= limit.limit());
-            }
-            leases.clear();
-            assert_eq!(
-                slices.iter().map(|slice| slice.size()).sum::<u32>()
-                    + direct.iter().map(Lease::permits).sum::<u32>(),
-                limit.in_use()
-            );
-            slices.clear();
-            direct.clear();
-            assert_eq!(limit.in_use(), 0);
-        }
-    }
-    on_both!(check);
-}
-
-#[test]
-fn a_slice_leaves_the_last_permit_to_everybody() {
-    let limit = Concurrency::new(5);
-    assert_eq!(
-        limit.slice(5).unwrap_err(),
-        Denied::ExceedsCapacity {
-            permits: 5,
-            capacity: 4
-        }
-    );
-    assert_eq!(
-        limit.slice(u32::MAX).unwrap_err(),
-        Denied::ExceedsCapacity {
-            permits: u32::MAX,
-            capacity: 4
-        }
-    );
-    let slice = limit.slice(3).unwrap();
-    let denied = limit.slice(2).unwrap_err();
-    assert_eq!(
-        (denied, denied.retry(&limit)),
-        (
-            Denied::Exhausted {
-                now: Timestamp::ZERO,
-                permits: 2
-            },
-            Retry::OnRelease
-        )
-    );
-    let other = limit.slice(1).unwrap();
-    assert_eq!((limit.available(), slice.held(), other.held()), (1, 3, 1));
-}
-
-#[test]
-fn what_a_slice_has_beyond_its_size_goes_back_to_the_limit() {
-    fn check<W: Word>() {
-        let limit = Concurrency::<W>::try_new(10).unwrap();
-        let slice = limit.slice(4).unwrap();
-        let one = slice.try_acquire(3).unwrap();
-        let other = slice.try_acquire(5).unwrap();
-        assert_eq!((slice.held(), limit.available()), (0, 2));
-        let denied = slice.try_acquire(3).unwrap_err();
-        assert_eq!(
-            (denied, denied.retry(&slice)),
-            (
-                Denied::Exhausted {
-                    now: at(0),
-                    permits: 3
-                },
-                Retry::OnRelease
-            )
-        );
-        assert!(matches!(
-            slice.try_acquire(11),
-            Err(Denied::ExceedsCapacity {
-                permits: 11,
-                capacity: 10
-            })
-        ));
-        drop(other);
-        assert_eq!((slice.held(), limit.available()), (4, 3));
-        drop(one);
-        assert_eq!((slice.held(), limit.available()), (4, 6));
-    }
-    on_both!(check);
-}
-
-#[test]
-fn a_limit_that_is_lowered_beside_a_slice_grants_nothing_until_enough_is_back() {
-    let limit = Concurrency::new(10);
-    let slice = limit.slice(6).unwrap();
-    limit.set_limit(4).unwrap();
-    let lease = slice.try_acquire(6).unwrap();
-    assert!(slice.try_acquire(1).is_err() && limit.try_acquire(1).is_err());
-    drop(lease);
-    drop(slice);
-    assert_eq!((limit.in_use(), limit.available()), (0, 4));
 }
 
 // Threads, and what is not needed.

@@ -1,0 +1,110 @@
+//! The limiters of the registry, for suites that ask the same of all of them.
+#![allow(dead_code, reason = "each suite uses some of it")]
+
+#[macro_use]
+#[path = "registry.rs"]
+mod registry;
+
+use core::fmt::Debug;
+use core::time::Duration;
+
+use portcullis_core::{Limiter, SettingsError, Word};
+
+/// A limiter of any kind, whose state can be printed.
+pub(crate) trait Subject: Limiter + Debug + Send + Sync + 'static {}
+impl<L: Limiter + Debug + Send + Sync + 'static> Subject for L {}
+
+/// How permits come back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(non_camel_case_types, reason = "as in the registry")]
+pub(crate) enum Back {
+    by_time,
+    by_release,
+    always,
+}
+
+/// What a denial does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(non_camel_case_types, reason = "as in the registry")]
+pub(crate) enum Denial {
+    writes_nothing,
+    acts,
+}
+
+/// A row of the registry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) back: Back,
+    pub(crate) denial: Denial,
+}
+
+/// Something to be done with limiters of every type.
+pub(crate) trait ForEach {
+    fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L);
+}
+
+macro_rules! constructors {
+    ($($name:ident: $type:ty {
+        on: $_on:tt,
+        new: (|$limit:ident, $time:ident| $new:expr),
+        on_board: $_board:tt,
+        back: $back:ident,
+        denial: $denial:ident,
+        $($_rest:tt)*
+    })*) => {
+        /// Typical limiters of each type.
+        pub(crate) mod new {
+            use super::{Duration, SettingsError, Word};
+
+            $(
+                #[allow(clippy::extra_unused_type_parameters, reason = "one has no word")]
+                pub(crate) const fn $name<W: Word>(
+                    $limit: u64,
+                    $time: Duration,
+                ) -> Result<$type, SettingsError> {
+                    $new
+                }
+            )*
+        }
+
+        /// Has `work` make limiters of each type, on words of `W`: of `limit` permits, which come
+        /// back within `time`, if they come back by time.
+        pub(crate) fn for_each<W: Word>(limit: u64, time: Duration, work: &mut impl ForEach) {
+            $(
+                let kind = Kind {
+                    name: stringify!($name),
+                    back: Back::$back,
+                    denial: Denial::$denial,
+                };
+                work.each(kind, || {
+                    new::$name::<W>(limit, time).expect("settings that fit")
+                });
+            )*
+        }
+    };
+}
+
+for_each_limiter!(constructors);
+
+struct Boxed(Vec<(Kind, Box<dyn Subject>)>);
+
+impl ForEach for Boxed {
+    fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L) {
+        self.0.push((kind, Box::new(new())));
+    }
+}
+
+/// One of each type.
+pub(crate) fn all<W: Word>(limit: u64, time: Duration) -> Vec<(Kind, Box<dyn Subject>)> {
+    let mut all = Boxed(Vec::new());
+    for_each::<W>(limit, time, &mut all);
+    all.0
+}
+
+/// Those of which there are no more than so many permits.
+pub(crate) fn limited<W: Word>(limit: u64, time: Duration) -> Vec<(Kind, Box<dyn Subject>)> {
+    let mut limited = all::<W>(limit, time);
+    limited.retain(|(kind, _)| kind.back != Back::always);
+    limited
+}

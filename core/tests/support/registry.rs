@@ -1,0 +1,252 @@
+//! Every limiter, once.
+//!
+//! Whatever asks the same of all limiters takes them from here: the suites by theme of the core and
+//! of the queue, the hot paths and `cargo xtask hot-paths`, the instruction counts, and what runs
+//! on microcontrollers. `cargo xtask` fails where a limiter of the core is missing.
+
+/// Hands all rows to `$callback!`. Each row is
+///
+/// ```text
+/// name: Type<W> {
+///     on: [instance: word, ...],
+///     new: (|limit, time| result),
+///     on_board: (|limit, time| result),
+///     back: by_time | by_release | always,
+///     denial: writes_nothing | acts,
+///     refunds: [|limiter, time| duration],
+///     saves: [builder, ...],
+///     hot_path: { writes: n, cold: [function, ...] },
+///     counted: { allow: [instance, ...], deny: [..], roll: [..], retry: [..], refund: [..] },
+///     cost: [feature],
+/// }
+/// ```
+///
+/// - `W` is the word, which the callback has to define, as a type or as a parameter.
+/// - `on` names the words that hot paths are read for. An instance's path is `instance_acquire`,
+///   its benches are `instance.allow` and so on.
+/// - `new` makes a typical one, in a constant or not: `limit` permits, which come back within
+///   `time` where they come back by time. `on_board` makes the same on 32 bits, in ticks of a
+///   millisecond where ticks can be chosen.
+/// - `back` is how permits come back, `denial` whether a denial may write.
+/// - `refunds` is empty if nothing can be given back. Otherwise it tells how old a receipt is when
+///   the word may have come round, so that it is worth nothing any more.
+/// - `saves` has builders of limiters whose state can be kept while memory is lost.
+/// - `hot_path` bounds a grant: the successful atomic writes, and the core's functions for what is
+///   rare.
+/// - `counted` names the instances whose instructions are counted: of a grant, a denial, a grant
+///   after a rest, a retry time, and a grant that is given back.
+/// - `cost` names what is measured on a Cortex-M3.
+macro_rules! for_each_limiter {
+    ($callback:ident) => {
+        $callback! {
+            token_bucket: portcullis_core::TokenBucket<W> {
+                on: [token_bucket: portcullis_core::NativeWord, token_bucket_32: u32],
+                new: (|limit, time| portcullis_core::TokenBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .build_on()),
+                on_board: (|limit, time| portcullis_core::TokenBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .tick(core::time::Duration::from_millis(1))
+                .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [
+                    portcullis_core::TokenBucket::builder(portcullis_core::Rate::per_second(3), 7),
+                    portcullis_core::TokenBucket::builder(portcullis_core::Rate::per_second(3), 7)
+                        .debt(5)
+                        .tick(core::time::Duration::from_millis(1)),
+                ],
+                hot_path: { writes: 1, cold: [] },
+                counted: {
+                    allow: [token_bucket, token_bucket_32],
+                    deny: [token_bucket, token_bucket_32],
+                    roll: [token_bucket, token_bucket_32],
+                    retry: [token_bucket, token_bucket_32],
+                    refund: [token_bucket],
+                },
+                cost: ["token-bucket"],
+            }
+            fixed_window: portcullis_core::FixedWindow<W> {
+                on: [fixed_window: portcullis_core::NativeWord, fixed_window_32: u32],
+                new: (|limit, time| portcullis_core::FixedWindow::builder(limit, time).build_on()),
+                on_board: (|limit, time| portcullis_core::FixedWindow::builder(limit, time)
+                    .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, time| limiter.horizon() + time],
+                saves: [
+                    portcullis_core::FixedWindow::builder(3, core::time::Duration::from_secs(1)),
+                    portcullis_core::FixedWindow::builder(3, core::time::Duration::from_secs(1))
+                        .started_by_first_request(),
+                ],
+                hot_path: { writes: 1, cold: ["elsewhere"] },
+                counted: {
+                    allow: [fixed_window, fixed_window_32],
+                    deny: [fixed_window, fixed_window_32],
+                    roll: [fixed_window, fixed_window_32],
+                    retry: [fixed_window, fixed_window_32],
+                    refund: [fixed_window],
+                },
+                cost: ["fixed-window"],
+            }
+            sliding_window: portcullis_core::SlidingWindow<8, W> {
+                on: [sliding_window: portcullis_core::NativeWord, sliding_window_32: u32],
+                new: (|limit, time| portcullis_core::SlidingWindow::builder(limit, time, 8)
+                    .build_on()),
+                on_board: (|limit, time| portcullis_core::SlidingWindow::builder(limit, time, 8)
+                    .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, time| limiter.horizon() + time / 8],
+                saves: [],
+                // It also counts in its ring.
+                hot_path: { writes: 2, cold: ["expired", "roll"] },
+                counted: {
+                    allow: [sliding_window, sliding_window_32],
+                    deny: [sliding_window, sliding_window_32],
+                    roll: [sliding_window, sliding_window_32],
+                    retry: [sliding_window, sliding_window_32],
+                    refund: [sliding_window],
+                },
+                cost: ["sliding-window"],
+            }
+            concurrency: portcullis_core::Concurrency<W> {
+                on: [concurrency: portcullis_core::NativeWord, concurrency_32: u32],
+                new: (|limit, _time| portcullis_core::Concurrency::try_new(limit as u32)),
+                on_board: (|limit, _time| portcullis_core::Concurrency::try_new(limit as u32)),
+                back: by_release,
+                denial: writes_nothing,
+                refunds: [],
+                saves: [],
+                hot_path: { writes: 1, cold: [] },
+                counted: {
+                    allow: [concurrency, concurrency_32],
+                    deny: [concurrency, concurrency_32],
+                    roll: [],
+                    retry: [],
+                    refund: [],
+                },
+                cost: ["concurrency"],
+            }
+            unlimited: portcullis_core::Unlimited {
+                on: [unlimited: portcullis_core::NativeWord],
+                new: (|_limit, _time| Ok(portcullis_core::Unlimited)),
+                on_board: (|_limit, _time| Ok(portcullis_core::Unlimited)),
+                back: always,
+                denial: writes_nothing,
+                refunds: [],
+                saves: [],
+                hot_path: { writes: 0, cold: [] },
+                counted: { allow: [unlimited], deny: [], roll: [], retry: [], refund: [] },
+                cost: [],
+            }
+            adjustable_bucket: portcullis_core::AdjustableBucket<W> {
+                on: [adjustable_bucket: portcullis_core::NativeWord, adjustable_bucket_32: u32],
+                new: (|limit, time| portcullis_core::AdjustableBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .debt(limit)
+                .build_on()),
+                on_board: (|limit, time| portcullis_core::AdjustableBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .tick(core::time::Duration::from_millis(1))
+                .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [],
+                // A new tick, settings that change often, permits that were owed.
+                hot_path: {
+                    writes: 1,
+                    cold: ["note_newer", "take_slowly", "count_in", "is_unstarted"]
+                },
+                counted: {
+                    allow: [adjustable_bucket, adjustable_bucket_32],
+                    deny: [adjustable_bucket, adjustable_bucket_32],
+                    roll: [],
+                    retry: [adjustable_bucket],
+                    refund: [adjustable_bucket],
+                },
+                cost: ["adjustable-bucket"],
+            }
+            adjustable_window: portcullis_core::AdjustableWindow<W> {
+                on: [adjustable_window: portcullis_core::NativeWord, adjustable_window_32: u32],
+                new: (|limit, time| portcullis_core::AdjustableWindow::builder(limit, time)
+                    .build_on()),
+                on_board: (|limit, time| portcullis_core::AdjustableWindow::builder(limit, time)
+                    .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, time| limiter.horizon() + time],
+                saves: [],
+                // The same, or a window from which all was given back.
+                hot_path: {
+                    writes: 1,
+                    cold: ["note_newer", "take_slowly", "count_in", "is_unstarted"]
+                },
+                counted: {
+                    allow: [adjustable_window],
+                    deny: [adjustable_window],
+                    roll: [],
+                    retry: [],
+                    refund: [],
+                },
+                cost: ["adjustable-window"],
+            }
+            cooldown_window: portcullis_core::CooldownWindow<W> {
+                on: [cooldown_window: portcullis_core::NativeWord, cooldown_window_32: u32],
+                new: (|limit, time| portcullis_core::CooldownWindow::builder(limit, time)
+                    .wait(time)
+                    .build_on()),
+                on_board: (|limit, time| portcullis_core::CooldownWindow::builder(limit, time)
+                    .tick(core::time::Duration::from_millis(1))
+                    .build_on()),
+                back: by_time,
+                denial: acts,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [
+                    portcullis_core::CooldownWindow::builder(4, core::time::Duration::from_secs(2))
+                        .wait(core::time::Duration::from_secs(1)),
+                ],
+                hot_path: { writes: 1, cold: ["started_again"] },
+                counted: {
+                    allow: [cooldown_window],
+                    deny: [cooldown_window],
+                    roll: [],
+                    retry: [],
+                    refund: [],
+                },
+                cost: ["cooldown-window"],
+            }
+            sliced_bucket: portcullis_core::SlicedBucket<W> {
+                on: [sliced_bucket: portcullis_core::NativeWord, sliced_bucket_32: u32],
+                new: (|limit, time| portcullis_core::SlicedBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .build_on()),
+                on_board: (|limit, time| portcullis_core::SlicedBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .tick(core::time::Duration::from_millis(1))
+                .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [],
+                hot_path: { writes: 1, cold: [] },
+                counted: { allow: [], deny: [], roll: [], retry: [], refund: [] },
+                cost: ["sliced-bucket"],
+            }
+        }
+    };
+}

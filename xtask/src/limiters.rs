@@ -1,0 +1,116 @@
+//! The core's registry of limiters is complete: one that is not in it would be left out of what
+//! asks the same of all limiters.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Their names and types.
+const REGISTERED: &[(&str, &str)] = {
+    macro_rules! named {
+        ($($name:ident: $type:ty { $($_rest:tt)* })*) => {
+            &[$((stringify!($name), stringify!($type)),)*]
+        };
+    }
+    for_each_limiter!(named)
+};
+
+/// What implements `Limiter` by other limiters.
+const WRAPPERS: [&str; 6] = [
+    "AllOf",
+    "Counted",
+    "Escalation",
+    "KeyLimiter",
+    "Penalty",
+    "Slice",
+];
+
+/// `TokenBucket`, of `portcullis_core::TokenBucket<W>`.
+fn without_path(registered: &str) -> &str {
+    let name = registered.split('<').next().unwrap_or_default();
+    name.trim_end()
+        .rsplit([':', ' '])
+        .next()
+        .unwrap_or_default()
+}
+
+/// The types that implement `Limiter` in this source, those in its documentation left out.
+fn implemented(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| {
+        let (generics, name) = line.strip_prefix("impl")?.split_once(" Limiter for ")?;
+        let end = name.find(|c: char| !c.is_alphanumeric())?;
+        (generics.is_empty() || generics.ends_with('>')).then_some(&name[..end])
+    })
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files
+}
+
+fn core() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core")
+}
+
+#[test]
+fn every_limiter_of_the_core_is_registered() {
+    let texts: Vec<_> = sources(&core().join("src"))
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("a source"))
+        .collect();
+    let found: BTreeSet<_> = texts.iter().flat_map(|text| implemented(text)).collect();
+    let known: BTreeSet<_> = REGISTERED
+        .iter()
+        .map(|(_, registered)| without_path(registered))
+        .chain(WRAPPERS)
+        .collect();
+    let missing: Vec<_> = found.difference(&known).collect();
+    assert!(
+        missing.is_empty(),
+        "{missing:?}: add a row to core/tests/support/registry.rs"
+    );
+    let gone: Vec<_> = known.difference(&found).collect();
+    assert!(gone.is_empty(), "{gone:?}: implement no `Limiter`");
+}
+
+#[test]
+fn every_registered_limiter_has_a_source_and_a_test_of_its_name() {
+    for (name, _) in REGISTERED {
+        for folder in ["src", "tests"] {
+            let file = core().join(folder).join(name).with_extension("rs");
+            assert!(file.is_file(), "{} is missing", file.display());
+        }
+    }
+}
+
+#[test]
+fn only_implementations_of_the_trait_itself_are_found() {
+    let source = "\
+/// impl Limiter for Documented {
+impl Limiter for Plain {
+impl<W: Word> Limiter for OnWords<W> {
+impl<L: Limiter> QueueLimiter for Other<L> {
+impl<P> Limiter for Wrapped<P>
+where
+";
+    assert_eq!(
+        implemented(source).collect::<Vec<_>>(),
+        ["Plain", "OnWords", "Wrapped"]
+    );
+    assert_eq!(
+        without_path("portcullis_core::TokenBucket<W>"),
+        "TokenBucket"
+    );
+    assert_eq!(
+        without_path("portcullis_core :: SlidingWindow < 8, W >"),
+        "SlidingWindow"
+    );
+}
