@@ -43,7 +43,9 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting};
+use portcullis_core::{
+    Clock, Composable, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
+};
 
 pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
@@ -527,9 +529,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     #[inline(always)]
     fn is_composed(&self, key: Key<Q>) -> bool {
         let limiter = self.source.at(key);
-        limiter
-            .as_composable()
-            .is_some_and(|composable| composable.is_composed())
+        limiter.as_composable().is_some_and(Composable::is_composed)
     }
 
     /// Changes limiters, and then serves all wait lists.

@@ -14,9 +14,9 @@ use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, Keyed, KeyedWord,
-    LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
-    SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Word,
+    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, Keyed, LeaseId,
+    LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
+    SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 
 /// Operations in a bench.

@@ -526,7 +526,7 @@ impl<W: Word> CooldownWindow<W> {
         if self
             .started
             .layout
-            .is_outlived(&self.started.grid, &receipt, now)
+            .is_outlived(&self.started.grid, receipt, now)
         {
             return 0;
         }

@@ -46,7 +46,7 @@ impl Detail {
 
     /// What `limiter` would say to a request for `n` at `now`.
     pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> Self {
-        let decision = limiter.peek_at(now, n).map(|_| ());
+        let decision = limiter.peek_at(now, n);
         let retry = match decision {
             Ok(()) => Retry::At(now),
             Err(denied) => limiter.retry(denied),

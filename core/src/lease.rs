@@ -185,16 +185,13 @@ where
         }
         self.permits = rest;
         self.receipted -= receipted;
-        let refunded = match receipted {
-            0 => 0,
-            _ => {
-                let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
-                let refund = self.limiter.refund_at(now, receipted, receipt);
-                self.receipt = refund.rest;
-                refund.permits
-            }
-        };
-        Ok(refunded)
+        if receipted == 0 {
+            return Ok(0);
+        }
+        let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
+        let refund = self.limiter.refund_at(now, receipted, receipt);
+        self.receipt = refund.rest;
+        Ok(refund.permits)
     }
 
     /// Takes `n` of the permits out into a lease of their own.

@@ -400,7 +400,7 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
             | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
             // The limiter inside has not been asked, and need not know of penalties.
             Denied::Penalized { now, permits } => match self.limiter.peek_at(now, permits) {
-                Ok(_) => (now, Retry::At(now)),
+                Ok(()) => (now, Retry::At(now)),
                 Err(denied) => (now, self.limiter.retry(denied)),
             },
         };

@@ -191,8 +191,8 @@ impl<'a> Composition<'a> {
     /// What an entry says alone.
     fn alone(&self, entry: &Entry, now: Timestamp, n: u32) -> Result<(), Denied> {
         match u32::try_from(entry.wanted(n)) {
-            Ok(1) => self.subject(entry).peek_at(now, n).map(|_| ()),
-            Ok(wanted) => self.subject(entry).peek_at(now, wanted).map(|_| ()),
+            Ok(1) => self.subject(entry).peek_at(now, n),
+            Ok(wanted) => self.subject(entry).peek_at(now, wanted),
             Err(_) => {
                 let capacity = u32::try_from(self.subject(entry).capacity()).unwrap_or(u32::MAX);
                 Err(Denied::ExceedsCapacity {

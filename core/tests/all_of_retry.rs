@@ -110,7 +110,7 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
                 .find(|&at| Limiter::peek_at(&all, ms(at), n).is_ok())
                 .expect("some time");
             match Limiter::peek_at(&all, ms(now), n) {
-                Ok(_) => assert_eq!(earliest, now),
+                Ok(()) => assert_eq!(earliest, now),
                 Err(denied) => {
                     assert_eq!(
                         Limiter::retry(&all, denied),

@@ -532,7 +532,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
     /// Takes from the table and from the plain limiter; returns the denial.
     fn try_take(&mut self, key: u64, now: u64, n: u32) -> Option<Denied> {
         let entries = self.table.statistics_at(at(now));
-        let looked = self.table.key(&key).peek_at(at(now), n).map(|_| ());
+        let looked = self.table.key(&key).peek_at(at(now), n);
         let taken = Lease::try_acquire_at(self.table.key(&key), at(now), n);
         assert_eq!(
             taken.as_ref().map(|_| ()).map_err(|&denied| denied),

@@ -414,14 +414,14 @@ impl<'t, L: Limiter> Trace<'t, L> {
     fn read(&mut self, key: u64, now: u64, n: u32) {
         let limiter = *self.table.key(&key);
         let held = self.table.statistics_at(at(now)).held;
-        let looked = limiter.peek_at(at(now), n).map(|_| ());
+        let looked = limiter.peek_at(at(now), n);
         let (available, idle) = (limiter.available_at(at(now)), limiter.idle_at(at(now)));
         if self.is_exact {
             let plain = self.user(key).plain.clone();
             let name = self.case.name;
             assert_eq!(
                 looked,
-                plain.peek_at(at(now), n).map(|_| ()),
+                plain.peek_at(at(now), n),
                 "{name}: key {key}, {n} at {now}"
             );
             assert_eq!(
@@ -478,7 +478,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
     /// Takes from the table and from the plain limiter; returns the denial.
     fn try_take(&mut self, key: u64, now: u64, n: u32) -> Option<Denied> {
         let held = self.table.statistics_at(at(now)).held;
-        let looked = self.table.key(&key).peek_at(at(now), n).map(|_| ());
+        let looked = self.table.key(&key).peek_at(at(now), n);
         let taken = Lease::try_acquire_at(self.table.key(&key), at(now), n);
         assert_eq!(
             taken.as_ref().map(|_| ()).map_err(|&denied| denied),
@@ -1210,7 +1210,7 @@ fn an_entry_without_a_limiter_is_not_used() {
         );
         for n in [0, 1] {
             assert_eq!(
-                table.key("stranger").peek_at(secs(5), n).map(|_| ()),
+                table.key("stranger").peek_at(secs(5), n),
                 crowded(secs(5), n)
             );
             assert_eq!(

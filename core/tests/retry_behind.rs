@@ -62,7 +62,7 @@ fn grants(
     for n in requests {
         for tries in 0.. {
             let decision = if looks() {
-                limiter.peek_at(now, n).map(|_| ())
+                limiter.peek_at(now, n)
             } else {
                 Ok(())
             };

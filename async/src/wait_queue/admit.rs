@@ -251,7 +251,7 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
     permits: u32,
 ) -> Retry {
     match limiter.peek_at(now, permits) {
-        Ok(_) | Err(Denied::Exhausted { .. }) => {}
+        Ok(()) | Err(Denied::Exhausted { .. }) => {}
         // The requests before it get the same answer.
         Err(denied) => return limiter.retry(denied),
     }

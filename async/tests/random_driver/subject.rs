@@ -282,7 +282,7 @@ impl<L: Limits> Subject for Line1<L> {
     }
     fn free_at(&self, _: usize, now: u64, n: u32) -> Option<u64> {
         match self.limits.peek_at(Timestamp::from_nanos(now), n) {
-            Ok(_) => Some(now),
+            Ok(()) => Some(now),
             Err(denied) => match self.limits.retry(denied) {
                 Retry::At(at) => Some(at.as_nanos()),
                 _ => None,

@@ -356,7 +356,7 @@ impl<T: Limits> AllOf<T> {
     fn retry_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Retry {
         let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
         match limit.peek_at(now, n) {
-            Ok(_) => Retry::At(now),
+            Ok(()) => Retry::At(now),
             Err(Denied::ExceedsCapacity { .. }) => {
                 limit.retry(Denied::Exhausted { now, permits: n })
             }
