@@ -499,10 +499,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let panicking = self.grant_on_unwind(Self::bit(key));
         let (outcome, waiting) = give(&self.source);
         mem::forget(panicking);
-        match waiting {
-            Waiting::Yes => self.grant(key, true),
-            Waiting::No => {}
-            Waiting::Unknown => self.grant(key, false),
+        if waiting != Waiting::No {
+            self.grant(key, waiting == Waiting::Yes);
         }
         outcome
     }

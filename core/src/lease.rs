@@ -173,6 +173,7 @@ where
     /// assert_eq!(limit.available_at(now), 850);
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
+    #[inline]
     pub fn refund_at(&mut self, now: Timestamp, n: u32) -> Result<u32, TooFewHeld> {
         let Some(rest) = self.permits.checked_sub(n) else {
             return Err(TooFewHeld { held: self.permits });

@@ -1129,8 +1129,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn give_back<T>(",
-        text: "Waiting::Yes => self.grant(key, true)",
-        by: "Waiting::Yes => {}",
+        text: "waiting != Waiting::No",
+        by: "waiting == Waiting::Unknown",
         test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
     },
     // No second question to the limiter; or one past those who wait.
