@@ -36,6 +36,7 @@ mod admit;
 mod counts;
 mod driver;
 mod serve;
+mod taken;
 mod waits;
 
 use core::fmt;
@@ -51,7 +52,7 @@ pub(crate) use self::admit::earliest;
 pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
-use self::waits::Taken;
+use self::taken::Taken;
 use crate::drivers::{Drivers, Told};
 use crate::hook::Hook;
 use crate::limiter_source::LimiterSource;

@@ -31,15 +31,13 @@ use core::iter;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, NativeWord};
+use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
 /// Entries in a line. Under loom, fewer.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// Bits of a tag.
-const TAG_BITS: u32 = if NativeWord::BITS == 64 { 20 } else { 11 };
-/// Bits of an entry below its state.
-pub(crate) const STATE_AT: u32 = TAG_BITS + 1;
+/// Bits of a tag: those below the state but one.
+const TAG_BITS: u32 = STATE_AT - 1;
 const HELD: u64 = 1 << TAG_BITS;
 const TAG: u64 = HELD - 1;
 

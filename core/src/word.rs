@@ -14,7 +14,6 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use crate::line::STATE_AT;
 use crate::sync::atomic::Ordering;
 use crate::sync::{atomic, const_unless_loom};
 
@@ -133,6 +132,9 @@ macro_rules! word {
         }
     };
 }
+
+/// Bits of a table's entry below its state: a [`KeyedWord`] has the others.
+pub(crate) const STATE_AT: u32 = if NativeWord::BITS == 64 { 21 } else { 12 };
 
 word!(u32, u32::BITS, u32, AtomicU32);
 #[cfg(target_has_atomic = "64")]

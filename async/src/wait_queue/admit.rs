@@ -7,7 +7,7 @@ use core::task::Waker;
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::serve::take;
-use super::waits::Taken;
+use super::taken::Taken;
 use super::{Lists, WaitQueue};
 use crate::Rejected;
 use crate::hook::Hook;

@@ -15,6 +15,7 @@ const TABLE: &str = "core/src/table.rs";
 const WAIT_QUEUE: &str = "async/src/wait_queue.rs";
 const ADMIT: &str = "async/src/wait_queue/admit.rs";
 const SERVE: &str = "async/src/wait_queue/serve.rs";
+const TAKEN: &str = "async/src/wait_queue/taken.rs";
 const WAITS: &str = "async/src/wait_queue/waits.rs";
 const DRIVER: &str = "async/src/wait_queue/driver.rs";
 const PENDING_RELEASES: &str = "async/src/pending_releases.rs";
@@ -1540,7 +1541,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A grant that nobody claims.
     Mutant {
-        file: WAITS,
+        file: TAKEN,
         within: "Drop for Refund<",
         text: "((), Waiting::Unknown)",
         by: "((), Waiting::No)",

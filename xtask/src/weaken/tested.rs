@@ -12,6 +12,7 @@ const ADMIT: &str = "async/src/wait_queue/admit.rs";
 const SERVE: &str = "async/src/wait_queue/serve.rs";
 const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
 const QUEUE: &str = "async/src/queue.rs";
+const TAKEN: &str = "async/src/wait_queue/taken.rs";
 const WAITS: &str = "async/src/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
@@ -276,7 +277,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: WAITS,
+        file: TAKEN,
         within: "fn give_back(&mut self)",
         text: "wait_queue.lists.lock(|lists| {",
         by: "wait_queue.with(|lists, _| {",
