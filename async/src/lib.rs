@@ -30,34 +30,14 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-mod acquire;
 #[cfg(not(loom))]
 mod adapters;
-#[cfg(all(feature = "std", not(loom)))]
-mod blocking;
-mod common;
-mod drained;
-mod drive;
-mod drivers;
-mod hook;
-mod keyed_queue;
-mod limiter_source;
+mod driving;
 mod lock;
-mod mutex;
-mod options;
-mod panics;
-mod pending_releases;
-mod queue;
-mod queue_config;
-mod rejected;
+mod queues;
 mod sync;
-mod timer;
-mod timer_heap;
-mod wait_list;
-mod wait_queue;
-mod wake_batch;
+mod waiting;
 
-pub use acquire::Acquire;
 #[cfg(all(feature = "channel", not(loom)))]
 pub use adapters::channel;
 #[cfg(all(feature = "stream", not(loom)))]
@@ -66,28 +46,29 @@ pub use adapters::{LeasedStream, LimitedSink, LimitedStream, SinkError};
 pub use adapters::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
 pub use adapters::{PerItem, Refused, Weight};
-pub use drained::Drained;
-pub use drive::Drive;
-pub use hook::{Hook, Outcome, Waited};
-pub use keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
+pub use driving::drive::Drive;
+#[cfg(feature = "async-io")]
+pub use driving::timer::AsyncIoTimer;
+#[cfg(feature = "embassy-time")]
+pub use driving::timer::EmbassyTimer;
+#[cfg(all(feature = "std", not(loom)))]
+pub use driving::timer::ThreadTimer;
+pub use driving::timer::Timer;
+#[cfg(feature = "tokio")]
+pub use driving::timer::TokioTimer;
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
 pub use lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 pub use lock::ThreadLock;
-pub use options::Order;
-pub use queue::{DefaultLock, Queue};
-pub use rejected::Rejected;
-#[cfg(feature = "async-io")]
-pub use timer::AsyncIoTimer;
-#[cfg(feature = "embassy-time")]
-pub use timer::EmbassyTimer;
-#[cfg(all(feature = "std", not(loom)))]
-pub use timer::ThreadTimer;
-pub use timer::Timer;
-#[cfg(feature = "tokio")]
-pub use timer::TokioTimer;
-pub use wait_queue::{Next, QueueCounts};
+pub use queues::acquire::Acquire;
+pub use queues::drained::Drained;
+pub use queues::hook::{Hook, Outcome, Waited};
+pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
+pub use queues::options::Order;
+pub use queues::queue::{DefaultLock, Queue};
+pub use queues::rejected::Rejected;
+pub use waiting::wait_queue::{Next, QueueCounts};
 
 /// The examples in the README are tests as well.
 #[cfg(all(doctest, feature = "std"))]

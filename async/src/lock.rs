@@ -1,6 +1,8 @@
 //! What keeps two contexts out of a queue's list at once.
 #![allow(unsafe_code)]
 
+pub(crate) mod mutex;
+
 #[cfg(feature = "critical-section")]
 use core::sync::atomic::AtomicBool;
 #[cfg(any(feature = "critical-section", all(feature = "std", not(loom))))]

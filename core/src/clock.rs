@@ -230,7 +230,7 @@ impl ManualClock {
     /// );
     /// ```
     pub fn advance(&self, by: core::time::Duration) -> Timestamp {
-        let by = crate::timestamp::saturating_nanos(by);
+        let by = crate::time::timestamp::saturating_nanos(by);
         Timestamp::from_nanos(self.0.fetch_add(by, Relaxed).wrapping_add(by))
     }
 

@@ -1,16 +1,22 @@
-//! A table of limiters by key; see [`line`](crate::line) for the state, the transitions and the
+//! A table of limiters by key; see [`line`](mod@line) for the state, the transitions and the
 //! invariant.
+
+pub(crate) mod key;
+pub(crate) mod keyed_array;
+pub(crate) mod line;
+pub(crate) mod seed;
+pub(crate) mod table;
 
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
 use core::time::Duration;
 
-use crate::key::{self, Key, Keys, QueueKeys};
-use crate::line::{Address, Found, Held, Line};
+use crate::keyed::key::{Key, Keys, QueueKeys};
+use crate::keyed::line::{Address, Found, Held, Line};
+use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::rules::{TableRules, Verdict};
 use crate::sync::const_unless_loom;
-use crate::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 
 /// Rules that a [`Keyed`] table can have, of limiters whose state is one word for each key. Sealed.

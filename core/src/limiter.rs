@@ -1,5 +1,9 @@
 pub(crate) mod composable;
+pub(crate) mod denied;
+pub(crate) mod detail;
+pub mod metadata;
 pub(crate) mod queue_limiter;
+pub(crate) mod receipt;
 
 pub use self::composable::Composable;
 pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
@@ -7,7 +11,7 @@ pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
 use core::ops::Deref;
 
 use self::composable::take_or_undo;
-use crate::metadata::{self, Metadata, Used};
+use crate::limiter::metadata::{Metadata, Used};
 use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 
 /// What every limiter answers, and what a limiter of your own implements.

@@ -1,8 +1,10 @@
 //! The rules of a limiter of one word, apart from the word.
 //!
 //! Rules are settings, and functions of a state: they hold no state and write none. Who holds the
-//! word asks them what it becomes, and exchanges it: a [`WordLimiter`](crate::word_limiter) its own
+//! word asks them what it becomes, and exchanges it: a [`WordLimiter`](word_limiter) its own
 //! word, a [`Keyed`](crate::Keyed) table the words of many keys.
+
+pub(crate) mod word_limiter;
 
 use crate::{Denied, Idle, Receipt, Retry, Timestamp, Word};
 

@@ -9,7 +9,11 @@
 //! implemented for `u32`, `u64` and a transparent wrapper of the native one of them alone,
 //! [`Word::BITS`] tells those of 32 bits from those of 64 (a wrapper of 64 has more than 32), and
 //! an atomic has its integer's size and bit validity.
-#![allow(unsafe_code)]
+
+pub(crate) mod hold;
+pub(crate) mod live;
+pub(crate) mod settings;
+pub(crate) mod stamped;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -34,7 +38,7 @@ pub type NativeWord = u64;
 pub type NativeWord = u32;
 
 /// A width for a limiter's state: `u32`, on targets with 64-bit atomics `u64`, and
-/// [`KeyedWord`](crate::KeyedWord). Sealed.
+/// [`KeyedWord`]. Sealed.
 ///
 /// A narrower word has a nearer horizon: see the type that it parametrises, and
 /// `docs/architecture.md`.
@@ -168,6 +172,7 @@ impl From<KeyedWord> for u64 {
 
 /// `value`'s low bits as a word; the caller has made sure that the rest is zero. A setting may be
 /// wider than a state: the integer holds it.
+#[allow(unsafe_code, reason = "an integer of the same size")]
 pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     if W::BITS > 32 {
         // SAFETY: `W` is a `u64`, by the module's argument.
@@ -188,6 +193,7 @@ pub(crate) struct AtomicWord<W: Word> {
 
 impl<W: Word> AtomicWord<W> {
     const_unless_loom! {
+        #[cfg_attr(not(loom), allow(unsafe_code, reason = "an atomic of the same size"))]
         pub(crate) const fn new(value: u64) -> Self {
             #[cfg(loom)]
             let cell = W::atomic(value);

@@ -84,7 +84,7 @@ fn every_limiter_of_the_core_is_registered() {
 #[test]
 fn every_registered_limiter_has_a_source_and_a_test_of_its_name() {
     for (name, _) in REGISTERED {
-        for folder in ["src", "tests"] {
+        for folder in ["src/limiters", "tests"] {
             let file = core().join(folder).join(name).with_extension("rs");
             assert!(file.is_file(), "{} is missing", file.display());
         }

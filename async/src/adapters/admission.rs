@@ -5,8 +5,8 @@ use pin_project_lite::pin_project;
 use portcullis_core::Lease;
 
 use super::leases::nothing;
-use crate::acquire::{Acquire, Anchored};
-use crate::rejected::Rejected;
+use crate::queues::acquire::{Acquire, Anchored};
+use crate::queues::rejected::Rejected;
 
 pin_project! {
     /// The permits that the next thing to pass waits for, for one who polls.

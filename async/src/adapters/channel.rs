@@ -110,8 +110,8 @@ pub use self::receiver::Receiver;
 pub use self::sender::{Permit, Sender};
 use super::finally::Finally;
 use super::weight::Weight;
-use crate::acquire::Anchored;
-use crate::queue::Queue;
+use crate::queues::acquire::Anchored;
+use crate::queues::queue::Queue;
 
 /// A channel with room for `capacity` items, of which each takes as many permits of `queue` as
 /// `weight` says: [`PerItem`](crate::PerItem), or a function of the item.

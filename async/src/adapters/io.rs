@@ -15,7 +15,7 @@ use portcullis_core::Limiter;
 use self::inflow::Inflow;
 use self::outflow::Outflow;
 use super::admission::Admission;
-use crate::acquire::Anchored;
+use crate::queues::acquire::Anchored;
 
 /// The bytes for which a transfer takes permits at once, at most.
 struct Piece(NonZero<u32>);

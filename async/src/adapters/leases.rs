@@ -1,6 +1,6 @@
 use portcullis_core::{Clock, Lease, Receipt};
 
-use crate::acquire::{Anchored, Queued};
+use crate::queues::acquire::{Anchored, Queued};
 
 /// Permits for what has not passed yet: dropped, what was not spent is refunded, as far as the
 /// limiter can take it back.

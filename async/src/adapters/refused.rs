@@ -1,6 +1,6 @@
 use core::fmt;
 
-use crate::rejected::Rejected;
+use crate::queues::rejected::Rejected;
 
 /// An item that did not get its permits, and why not.
 ///

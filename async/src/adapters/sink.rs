@@ -10,7 +10,7 @@ use super::admission::Admission;
 use super::leases::Unspent;
 use super::refused::Refused;
 use super::weight::Weight;
-use crate::acquire::Anchored;
+use crate::queues::acquire::Anchored;
 
 pin_project! {
     /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on,

@@ -11,7 +11,7 @@ use super::admission::Admission;
 use super::leases::item;
 use super::refused::Refused;
 use super::weight::Weight;
-use crate::acquire::Anchored;
+use crate::queues::acquire::Anchored;
 
 pin_project! {
     /// A stream whose items come at a rate: each waits for its permits in a queue, and gives them

@@ -1,7 +1,7 @@
 use core::mem;
 
 use crate::all_of::{AllOf, DeniedBy, Limits, Receipts, beyond_count, times_over};
-use crate::metadata::{self, Metadata, Used};
+use crate::limiter::metadata::{self, Metadata, Used};
 use crate::{
     Composable, Denied, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
 };

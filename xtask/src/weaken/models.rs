@@ -2,33 +2,33 @@
 
 use super::Mutant;
 
-const WORD_LIMITER: &str = "core/src/word_limiter.rs";
-const TOKEN_BUCKET: &str = "core/src/token_bucket/rules.rs";
-const LATTICE: &str = "core/src/lattice.rs";
-const FIXED_WINDOW: &str = "core/src/fixed_window/rules.rs";
-const SLICED_BUCKET: &str = "core/src/sliced_bucket.rs";
-const SLICE: &str = "core/src/slice.rs";
-const LINE: &str = "core/src/line.rs";
+const WORD_LIMITER: &str = "core/src/rules/word_limiter.rs";
+const TOKEN_BUCKET: &str = "core/src/limiters/token_bucket/rules.rs";
+const LATTICE: &str = "core/src/limiters/lattice.rs";
+const FIXED_WINDOW: &str = "core/src/limiters/fixed_window/rules.rs";
+const SLICED_BUCKET: &str = "core/src/limiters/sliced_bucket.rs";
+const SLICE: &str = "core/src/limiters/slice.rs";
+const LINE: &str = "core/src/keyed/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
-const KEYED_ARRAY: &str = "core/src/keyed_array.rs";
-const TABLE: &str = "core/src/table.rs";
-const WAIT_QUEUE: &str = "async/src/wait_queue.rs";
-const ADMIT: &str = "async/src/wait_queue/admit.rs";
-const SERVE: &str = "async/src/wait_queue/serve.rs";
-const TAKEN: &str = "async/src/wait_queue/taken.rs";
-const WAITS: &str = "async/src/wait_queue/waits.rs";
-const DRIVER: &str = "async/src/wait_queue/driver.rs";
-const PENDING_RELEASES: &str = "async/src/pending_releases.rs";
-const WAIT_LIST: &str = "async/src/wait_list.rs";
-const DRIVE: &str = "async/src/drive.rs";
-const DRIVERS: &str = "async/src/drivers.rs";
-const QUEUE: &str = "async/src/queue.rs";
-const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
-const SEED: &str = "core/src/seed.rs";
-const SLIDING_WINDOW: &str = "core/src/sliding_window.rs";
-const CONCURRENCY: &str = "core/src/concurrency.rs";
-const LEASE_POOL: &str = "core/src/lease_pool.rs";
-const LIVE: &str = "core/src/live.rs";
+const KEYED_ARRAY: &str = "core/src/keyed/keyed_array.rs";
+const TABLE: &str = "core/src/keyed/table.rs";
+const WAIT_QUEUE: &str = "async/src/waiting/wait_queue.rs";
+const ADMIT: &str = "async/src/waiting/wait_queue/admit.rs";
+const SERVE: &str = "async/src/waiting/wait_queue/serve.rs";
+const TAKEN: &str = "async/src/waiting/wait_queue/taken.rs";
+const WAITS: &str = "async/src/waiting/wait_queue/waits.rs";
+const DRIVER: &str = "async/src/waiting/wait_queue/driver.rs";
+const PENDING_RELEASES: &str = "async/src/waiting/pending_releases.rs";
+const WAIT_LIST: &str = "async/src/waiting/wait_list.rs";
+const DRIVE: &str = "async/src/driving/drive.rs";
+const DRIVERS: &str = "async/src/waiting/drivers.rs";
+const QUEUE: &str = "async/src/queues/queue.rs";
+const KEYED_QUEUE: &str = "async/src/queues/keyed_queue.rs";
+const SEED: &str = "core/src/keyed/seed.rs";
+const SLIDING_WINDOW: &str = "core/src/limiters/sliding_window.rs";
+const CONCURRENCY: &str = "core/src/limiters/concurrency.rs";
+const LEASE_POOL: &str = "core/src/leases/lease_pool.rs";
+const LIVE: &str = "core/src/word/live.rs";
 
 /// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each
 /// algorithm some check left out or transition broken.
@@ -111,7 +111,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "core/src/stamped.rs",
+        file: "core/src/word/stamped.rs",
         within: "fn ahead(&self",
         text: "distance < self.behind.into()",
         by: "true",
@@ -573,7 +573,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "core/src/counted.rs",
+        file: "core/src/wrappers/counted.rs",
         within: "fn release(&self",
         text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
         by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
@@ -682,7 +682,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "core/src/adjustable_window.rs",
+        file: "core/src/limiters/adjustable_window.rs",
         within: "pub fn adjust_at(",
         text: "if earliest == latest { latest } else { newest }",
         by: "{ let _ = latest; tick }",
@@ -1833,7 +1833,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "core/src/stamped.rs",
+        file: "core/src/word/stamped.rs",
         within: "fn is_past(&self",
         text: "distance != 0 && distance < self.late.into()",
         by: "distance != 0",

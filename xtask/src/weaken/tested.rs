@@ -2,23 +2,23 @@
 
 use super::Mutant;
 
-const LIVE: &str = "core/src/live.rs";
-const BLOCKING: &str = "async/src/blocking.rs";
-const DRIVERS: &str = "async/src/drivers.rs";
-const DRIVE: &str = "async/src/drive.rs";
-const DRIVER: &str = "async/src/wait_queue/driver.rs";
-const WAIT_QUEUE: &str = "async/src/wait_queue.rs";
-const ADMIT: &str = "async/src/wait_queue/admit.rs";
-const SERVE: &str = "async/src/wait_queue/serve.rs";
-const KEYED_QUEUE: &str = "async/src/keyed_queue.rs";
-const QUEUE: &str = "async/src/queue.rs";
-const TAKEN: &str = "async/src/wait_queue/taken.rs";
-const WAITS: &str = "async/src/wait_queue/waits.rs";
+const LIVE: &str = "core/src/word/live.rs";
+const BLOCKING: &str = "async/src/driving/blocking.rs";
+const DRIVERS: &str = "async/src/waiting/drivers.rs";
+const DRIVE: &str = "async/src/driving/drive.rs";
+const DRIVER: &str = "async/src/waiting/wait_queue/driver.rs";
+const WAIT_QUEUE: &str = "async/src/waiting/wait_queue.rs";
+const ADMIT: &str = "async/src/waiting/wait_queue/admit.rs";
+const SERVE: &str = "async/src/waiting/wait_queue/serve.rs";
+const KEYED_QUEUE: &str = "async/src/queues/keyed_queue.rs";
+const QUEUE: &str = "async/src/queues/queue.rs";
+const TAKEN: &str = "async/src/waiting/wait_queue/taken.rs";
+const WAITS: &str = "async/src/waiting/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
     // What is given back late, or by one that is late.
     Mutant {
-        file: "core/src/lattice.rs",
+        file: "core/src/limiters/lattice.rs",
         within: "pub(crate) fn restored(",
         text: "self.balance(position, used).from",
         by: "{ let _ = position; used }",
@@ -28,7 +28,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "core/src/lattice.rs",
+        file: "core/src/limiters/lattice.rs",
         within: "pub(crate) fn is_outlived(",
         text: "passed >= u128::from(self.behind.saturating_sub(self.full))",
         by: "passed > u128::MAX - 1",
@@ -39,7 +39,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     // A table forgets a key whose denials are counted.
     Mutant {
-        file: "core/src/penalty.rs",
+        file: "core/src/wrappers/penalty.rs",
         within: "fn idle_at(&self",
         text: "Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner),",
         by: "Some(_) => inner,",
@@ -155,14 +155,14 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     // Timers.
     Mutant {
-        file: "async/src/timer/thread.rs",
+        file: "async/src/driving/timer/thread.rs",
         within: "fn run()",
         text: "quietly(|| waker.wake());",
         by: "waker.wake();",
         test: ("unwinding", "time::of_each_timer::a_thread_that_others_use"),
     },
     Mutant {
-        file: "async/src/timer/thread.rs",
+        file: "async/src/driving/timer/thread.rs",
         within: "fn drop(&mut self)",
         text: "locked(&ALARMS).forget(&self.alarm);",
         by: "",
@@ -172,7 +172,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: "async/src/timer/tokio.rs",
+        file: "async/src/driving/timer/tokio.rs",
         within: "fn drop(&mut self)",
         text: "set.over = true;",
         by: "",

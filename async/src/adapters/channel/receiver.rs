@@ -8,9 +8,9 @@ use pin_project_lite::pin_project;
 use portcullis_core::{Lease, Limiter};
 
 use super::{Leased, Room, TryRecvError};
-use crate::acquire::Anchored;
 use crate::adapters::finally::Finally;
 use crate::adapters::leases::item;
+use crate::queues::acquire::Anchored;
 
 pin_project! {
     /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use portcullis_core::{Clock, Denied, Lease, Limiter};
 
 use super::{Leased, Places, Room, SendError, TrySendError};
-use crate::acquire::{Acquire, Anchored, Queued};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
+use crate::queues::acquire::{Acquire, Anchored, Queued};
 
 /// The side of a [`channel`](super::channel) that writes. Clones write to the same channel.
 ///

@@ -6,7 +6,7 @@ use futures_io::{AsyncRead, AsyncWrite, IoSlice, IoSliceMut};
 
 use super::inflow::Room;
 use super::{LimitedRead, LimitedWrite};
-use crate::acquire::Anchored;
+use crate::queues::acquire::Anchored;
 
 /// A buffer, and how many bytes of it are handed out.
 struct Slice<'b> {

@@ -7,10 +7,10 @@ use std::vec::Vec;
 use pin_project_lite::pin_project;
 
 use super::Piece;
-use crate::acquire::Anchored;
 use crate::adapters::admission::Admission;
 use crate::adapters::finally::Finally;
-use crate::rejected::Rejected;
+use crate::queues::acquire::Anchored;
+use crate::queues::rejected::Rejected;
 
 pin_project! {
     /// Bytes that have come, and take their permits before they are handed out.

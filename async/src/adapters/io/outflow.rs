@@ -5,10 +5,10 @@ use std::io;
 use pin_project_lite::pin_project;
 
 use super::Piece;
-use crate::acquire::Anchored;
 use crate::adapters::admission::Admission;
 use crate::adapters::leases::Unspent;
-use crate::rejected::Rejected;
+use crate::queues::acquire::Anchored;
+use crate::queues::rejected::Rejected;
 
 pin_project! {
     /// Bytes that take their permits before they go.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::inflow::Room;
 use super::{LimitedRead, LimitedWrite};
-use crate::acquire::Anchored;
+use crate::queues::acquire::Anchored;
 
 impl Room for ReadBuf<'_> {
     fn len(&self) -> usize {

@@ -1,0 +1,222 @@
+//! Queues that see to their time: by a timer of their own, or by a task that drives them.
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::future::Future;
+use core::mem;
+use core::pin::Pin;
+use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+#[cfg(feature = "std")]
+use std::sync::{Arc, Weak};
+#[cfg(feature = "std")]
+use std::task::Wake;
+
+use crate::Timer;
+use crate::waiting::drivers::DriverSlot;
+use crate::waiting::panics::Panic;
+use crate::waiting::queue_config::QueueConfig;
+use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
+use crate::waiting::wake_batch::WakeBatch;
+
+impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
+    /// Grants what is due, and arms its timer for what comes next. `waker` is the one that calls
+    /// this.
+    fn tend(&self, waker: &Waker) {
+        // SAFETY: it is no member.
+        unsafe { self.see_to(Caller::SelfDriven, waker) };
+    }
+
+    /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the
+    /// queue is closed, and its wait lists are empty.
+    ///
+    /// # Safety
+    ///
+    /// As of `next`.
+    unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
+        let mut batch = WakeBatch::new();
+        let mut panic = Panic::NONE;
+        let unarmed = Unarmed {
+            wait_queue: self,
+            caller,
+        };
+        // A limiter, a clock or a timer that has panicked is asked once more.
+        // SAFETY: as the caller says.
+        let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
+        let is_over = arm().or_else(arm);
+        if is_over.is_some() {
+            mem::forget(unarmed);
+        } else {
+            drop(unarmed);
+        }
+        batch.resume();
+        panic.resume();
+        is_over.unwrap_or(false)
+    }
+
+    /// # Safety
+    ///
+    /// As of `next`.
+    unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, batch: &mut WakeBatch) -> bool {
+        let mut has_armed = false;
+        // SAFETY: as the caller says.
+        while let Some(look) = unsafe { self.next(caller, batch) } {
+            match look.next {
+                Next::At(at) if look.drives => {
+                    has_armed = true;
+                    if self.clock.wake_at(at, waker).is_ready() {
+                        continue;
+                    }
+                }
+                // All waits are over.
+                Next::Idle | Next::OnRelease if self.is_closed() => return true,
+                _ => {}
+            }
+            if !look.drives {
+                if has_armed {
+                    // The queue has begun to attend to itself meanwhile: the timer is to be its
+                    // own.
+                    self.rearm(batch);
+                }
+                break;
+            }
+            // One who has asked later may have armed earlier.
+            if self.turns() == look.turn {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// A driver that could not set its timer: another one is woken in its place.
+struct Unarmed<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    caller: Caller<'q>,
+}
+
+impl<Q: QueueConfig> Drop for Unarmed<'_, Q> {
+    fn drop(&mut self) {
+        self.wait_queue.disarm(self.caller);
+    }
+}
+
+/// Something that has what can be driven.
+pub trait Drivable {
+    #[allow(private_bounds, reason = "sealed")]
+    type Config: QueueConfig<Clock: Timer>;
+
+    fn driven(&self) -> &WaitQueue<Self::Config>;
+}
+
+/// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the
+/// queue is closed.
+///
+/// It has a place among the queue's drivers from its first poll until it is dropped, and so must be
+/// pinned.
+///
+/// ```
+/// # use portcullis_async::{Queue, ThreadTimer};
+/// # use portcullis_core::Concurrency;
+/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ThreadTimer::new(), 9);
+/// queue.close();
+/// futures_executor::block_on(queue.drive());
+/// ```
+#[must_use = "a future does nothing until it is polled"]
+pub struct Drive<'q, Q: Drivable> {
+    queue: &'q Q,
+    slot: DriverSlot,
+}
+
+impl<'q, Q: Drivable> Drive<'q, Q> {
+    pub(crate) const fn new(queue: &'q Q) -> Self {
+        Self {
+            queue,
+            slot: DriverSlot::new(),
+        }
+    }
+}
+
+impl<Q: Drivable> Future for Drive<'_, Q> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the member is not moved.
+        let this = unsafe { self.get_unchecked_mut() };
+        let member = this.slot.coming();
+        // SAFETY: it is pinned, and `drop` takes it out.
+        let is_over = unsafe {
+            this.queue
+                .driven()
+                .see_to(Caller::Driver(member, context.waker()), context.waker())
+        };
+        if is_over {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl<Q: Drivable> Drop for Drive<'_, Q> {
+    fn drop(&mut self) {
+        if let Some(member) = self.slot.leaving() {
+            // SAFETY: it has driven this alone.
+            unsafe { self.queue.driven().leave(Place::Timed(member)) };
+        }
+    }
+}
+
+impl<Q: Drivable> fmt::Debug for Drive<'_, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drive").finish_non_exhaustive()
+    }
+}
+
+/// A waker that tends a queue which lives for ever.
+struct Always<Q>(core::marker::PhantomData<Q>);
+
+impl<Q: Drivable + Sync + 'static> Always<Q> {
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake, |_| {});
+
+    fn clone(queue: *const ()) -> RawWaker {
+        RawWaker::new(queue, &Self::VTABLE)
+    }
+
+    fn wake(queue: *const ()) {
+        // SAFETY: made of a `&'static Q`.
+        let queue: &'static Q = unsafe { &*queue.cast() };
+        queue.driven().tend(&Self::waker(queue));
+    }
+
+    fn waker(queue: &'static Q) -> Waker {
+        // SAFETY: the queue lives for ever, and is shared by reference alone, which threads may do;
+        // so nothing is to be counted.
+        unsafe { Waker::from_raw(Self::clone(core::ptr::from_ref(queue).cast())) }
+    }
+}
+
+/// Has a queue tend itself from now on.
+pub(crate) fn attend<Q: Drivable + Sync + 'static>(queue: &'static Q) {
+    queue.driven().attend(Always::waker(queue));
+}
+
+/// A waker that tends a queue for as long as that is there.
+#[cfg(feature = "std")]
+struct While<Q>(Weak<Q>);
+
+#[cfg(feature = "std")]
+impl<Q: Drivable + Send + Sync + 'static> Wake for While<Q> {
+    fn wake(self: Arc<Self>) {
+        if let Some(queue) = self.0.upgrade() {
+            queue.driven().tend(&Waker::from(self));
+        }
+    }
+}
+
+/// The same for a shared one.
+#[cfg(feature = "std")]
+pub(crate) fn attend_shared<Q: Drivable + Send + Sync + 'static>(queue: &Arc<Q>) {
+    queue
+        .driven()
+        .attend(Waker::from(Arc::new(While(Arc::downgrade(queue)))));
+}

@@ -1,0 +1,201 @@
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use core::{fmt, mem};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portcullis_core::{Clock, Timestamp};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Timer;
+use crate::waiting::panics::quietly;
+
+/// A timer of tokio's: its clock is [`tokio::time::Instant`], which a test can pause and advance;
+/// its origin the moment of its making. Needs the feature `tokio`.
+///
+/// Resolution: 1 ms. A task of the runtime sleeps for it, which begins when it is needed first, and
+/// ends with the timer. When the runtime ends before that, nobody wakes by time any more.
+///
+/// ```
+/// use std::sync::Arc;
+/// use portcullis_async::{Queue, TokioTimer};
+/// use portcullis_core::{Rate, TokenBucket};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let queue: Arc<Queue<_, _>> =
+///     Arc::new(Queue::new(TokenBucket::new(Rate::per_second(200), 1), TokioTimer::new(), 9));
+/// queue.attend_shared();
+/// for _ in 0..3 {
+///     queue.acquire(1).await?;
+/// }
+/// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+/// ```
+pub struct TokioTimer {
+    origin: Instant,
+    runtime: Handle,
+    alarm: Arc<Alarm>,
+}
+
+/// What the task sleeps for.
+struct Alarm {
+    set: Mutex<Set>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Set {
+    alarm: Option<(Instant, Waker)>,
+    /// The task sleeps until then, unless it is told; `None` for ever.
+    until: Option<Instant>,
+    runs: bool,
+    over: bool,
+}
+
+impl Alarm {
+    fn set(&self) -> MutexGuard<'_, Set> {
+        // Nothing that is guarded here is changed in steps.
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            let (due, until) = {
+                let mut set = self.set();
+                if set.over {
+                    return;
+                }
+                let due = set.alarm.take_if(|(at, _)| *at <= Instant::now());
+                set.until = set.alarm.as_ref().map(|(at, _)| *at);
+                (due, set.until)
+            };
+            if let Some((_, waker)) = due {
+                // One that panics is not to end the task.
+                quietly(|| waker.wake());
+                continue;
+            }
+            match until {
+                Some(until) => _ = timeout_at(until, self.changed.notified()).await,
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+impl TokioTimer {
+    /// A timer of the runtime that this is called in; its origin is now. (So a queue in a static
+    /// belongs to the first runtime that uses it.)
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime, or if its time is not enabled.
+    ///
+    /// ```
+    /// # use portcullis_async::TokioTimer;
+    /// # use tokio::runtime::Builder;
+    /// # let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    /// # runtime.block_on(async {
+    /// let timer = TokioTimer::new();
+    /// # _ = timer; });
+    /// ```
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "it panics outside of a runtime")]
+    pub fn new() -> Self {
+        Self::of(Handle::current())
+    }
+
+    /// The same of a runtime that need not be the current one.
+    ///
+    /// # Panics
+    ///
+    /// If its time is not enabled.
+    ///
+    /// ```
+    /// # use portcullis_async::TokioTimer;
+    /// let runtime = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .enable_time()
+    ///     .build()
+    ///     .unwrap();
+    /// let timer = TokioTimer::of(runtime.handle().clone());
+    /// ```
+    #[must_use]
+    pub fn of(runtime: Handle) -> Self {
+        let origin = {
+            let _runtime = runtime.enter();
+            // Here rather than in a task, where nobody would see it.
+            drop(sleep(Duration::ZERO));
+            Instant::now()
+        };
+        let alarm = Alarm {
+            set: Mutex::default(),
+            changed: Notify::new(),
+        };
+        Self {
+            origin,
+            runtime,
+            alarm: Arc::new(alarm),
+        }
+    }
+}
+
+impl Drop for TokioTimer {
+    fn drop(&mut self) {
+        // Here, so that the task drops no waker under its lock, nor keeps it until it is polled.
+        let alarm = {
+            let mut set = self.alarm.set();
+            set.over = true;
+            set.alarm.take()
+        };
+        self.alarm.changed.notify_one();
+        drop(alarm);
+    }
+}
+
+impl Clock for TokioTimer {
+    fn now(&self) -> Timestamp {
+        super::since(self.origin.elapsed())
+    }
+}
+
+impl Timer for TokioTimer {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        // Beyond what the system can tell: never.
+        let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
+        let Some(instant) = instant else {
+            return Poll::Pending;
+        };
+        if instant <= Instant::now() {
+            return Poll::Ready(());
+        }
+        let waker = waker.clone();
+        let (old, earlier, runs) = {
+            let mut set = self.alarm.set();
+            let earlier = set.until.is_none_or(|until| instant < until);
+            if earlier {
+                set.until = Some(instant);
+            }
+            (
+                set.alarm.replace((instant, waker)),
+                earlier,
+                mem::replace(&mut set.runs, true),
+            )
+        };
+        if !runs {
+            self.runtime.spawn(Arc::clone(&self.alarm).run());
+        }
+        drop(old);
+        if earlier {
+            self.alarm.changed.notify_one();
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for TokioTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokioTimer")
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use portcullis_core::Timestamp;
+
+use crate::queues::acquire::{Anchored, Queued};
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::queue_config::QueueConfig;
+use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
+
+/// A pointer to a queue around one limiter. Sealed.
+#[doc(hidden)]
+#[allow(private_bounds, reason = "sealed")]
+pub trait ToQueue:
+    Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
+{
+}
+
+impl<P> ToQueue for P where
+    P: Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
+{
+}
+
+/// Waits until every lease of a queue has come back: from
+/// [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
+///
+/// ```
+/// use portcullis_async::{Drained, Queue};
+/// use portcullis_core::{Concurrency, ManualClock};
+/// use std::sync::Arc;
+/// let queue: Arc<Queue<_, _>> =
+///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
+/// futures_executor::block_on(Drained::new(Arc::clone(&queue)));
+/// ```
+#[must_use = "a future does nothing until it is polled"]
+pub struct Drained<P: ToQueue> {
+    queue: P,
+    wait: WaiterSlot<()>,
+}
+
+// SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
+unsafe impl<P: ToQueue + Send> Send for Drained<P> {}
+
+// SAFETY: a shared reference leads to nothing.
+unsafe impl<P: ToQueue + Sync> Sync for Drained<P> {}
+
+impl<P: ToQueue> Drained<P> {
+    /// As [`Queue::drained`](crate::Queue::drained).
+    ///
+    /// ```
+    /// # use portcullis_async::{Drained, Queue};
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// static QUEUE: Queue<Concurrency, ManualClock> =
+    ///     Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// futures_executor::block_on(Drained::new(&QUEUE));
+    /// ```
+    pub const fn new(queue: P) -> Self {
+        let request = Request {
+            min: 0,
+            max: 0,
+            deadline: Timestamp::MAX,
+        };
+        Self {
+            queue,
+            wait: WaiterSlot::new(request),
+        }
+    }
+}
+
+impl<P: ToQueue> Future for Drained<P> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the waiter is not moved.
+        let this = unsafe { self.get_unchecked_mut() };
+        let wait_queue = this.queue.wait_queue();
+        if let Some(waiter) = this.wait.take() {
+            // Taken out, to be woken by another waker.
+            // SAFETY: it may have been put there.
+            unsafe { wait_queue.cancel_drained(waiter) };
+            // SAFETY: in no list any more.
+            if unsafe { Waiter::state(waiter) } == State::Granted {
+                return Poll::Ready(());
+            }
+        }
+        let waiter = this.wait.fill(());
+        // SAFETY: it has just been made, and is pinned; `drop` takes it out.
+        if unsafe { wait_queue.enqueue_drained(waiter, context.waker()) } {
+            return Poll::Pending;
+        }
+        this.wait.take();
+        Poll::Ready(())
+    }
+}
+
+impl<P: ToQueue> Drop for Drained<P> {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.wait.take() {
+            // SAFETY: it may have been put there.
+            unsafe { self.queue.wait_queue().cancel_drained(waiter) };
+        }
+    }
+}
+
+impl<P: ToQueue> fmt::Debug for Drained<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drained")
+            .field("has_been_polled", &self.wait.is_filled())
+            .finish_non_exhaustive()
+    }
+}

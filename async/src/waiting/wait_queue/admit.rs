@@ -1,0 +1,273 @@
+//! Admission of a new request: it takes at once, waits, or is refused.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use core::task::Waker;
+
+use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
+
+use super::serve::take;
+use super::taken::Taken;
+use super::{Lists, WaitQueue};
+use crate::Rejected;
+use crate::queues::hook::Hook;
+use crate::queues::options::{Options, Order};
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::sync::atomic::fence;
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::wait_list::{End, NextTry, Request, Shard, State, Waiter};
+use crate::waiting::wake_batch::WakeBatch;
+
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Puts a new request into its wait list, if it plainly has to wait and there is room for it.
+    /// Then takes its waker.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`.
+    #[inline(always)]
+    pub(super) unsafe fn enter_behind(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &mut Option<Waker>,
+    ) -> bool {
+        // SAFETY: the waiter is ours, as the caller says.
+        let Waiter { key, request, .. } = unsafe { &*waiter.as_ptr() };
+        let head = lists.head(*key);
+        let Options {
+            order,
+            max_permits,
+            max_waiters,
+            ..
+        } = self.options;
+        let is_plain = order == Order::OldestFirst
+            && head.is_some()
+            && !lists.closed
+            // For more, the limiter is asked whether they can ever be granted.
+            && request.min <= 1
+            && request.deadline == Timestamp::MAX
+            && lists.counts.waiters < max_waiters
+            && Shard::room(head) + request.room() <= max_permits;
+        if is_plain {
+            // SAFETY: the same.
+            unsafe { self.enter(lists, waiter, head, waker) };
+        }
+        is_plain
+    }
+
+    /// Takes for a new request, or puts it into its wait list with its waker, or refuses it.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`.
+    pub(super) unsafe fn admit(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &mut Option<Waker>,
+    ) -> Step<'_, Q> {
+        // SAFETY: the waiter is ours, as the caller says.
+        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
+        self.raise(Self::bit(key));
+        let now = self.clock.now();
+        let Request {
+            min, max, deadline, ..
+        } = request;
+        if lists.closed {
+            return Step::Settled(Err(Rejected::Closed { permits: min }));
+        }
+        let limiter = self.source.at(key);
+        let head = lists.head(key);
+        let (mut next_try, mut is_refused) = (NextTry::ON_RELEASE, false);
+        if self.options.order == Order::NewestFirst || head.is_none() {
+            // Restored if the limiter panics: it may have taken and given back.
+            let mut mark = self.pending.restore_on_drop(Self::bit(key));
+            let taken = take(
+                min,
+                max,
+                || limiter.available_at(now),
+                |n| limiter.take_at(now, n),
+            );
+            mark.bits = 0;
+            match taken {
+                // To be given back if a waker panics before it is handed out.
+                Ok(grant) => {
+                    return Step::Settled(Ok(Taken {
+                        wait_queue: self,
+                        key,
+                        grant: Some(grant),
+                        at: now,
+                        waiter: 0,
+                    }));
+                }
+                Err(Denied::ExceedsCapacity { permits, capacity }) => {
+                    return Step::Settled(Err(Rejected::ExceedsCapacity { permits, capacity }));
+                }
+                Err(denied) => {
+                    is_refused = matches!(denied, Denied::Refused { .. });
+                    next_try = self.next_try(lists, &limiter, denied, now, now);
+                }
+            }
+        }
+        if u64::from(min) > limiter.capacity() {
+            return Step::Settled(Err(exceeds(&limiter, min)));
+        }
+        let retry = |ahead| earliest(&limiter, now, ahead, min);
+        if deadline < Timestamp::MAX {
+            let retry = retry(self.ahead(lists, key));
+            let too_late = match retry {
+                Retry::At(at) => at > deadline,
+                Retry::Never => true,
+                _ => false,
+            };
+            if too_late || deadline <= now {
+                lists.counts.late = lists.counts.late.wrapping_add(1);
+                return Step::Settled(Err(Rejected::Deadline {
+                    permits: min,
+                    retry,
+                }));
+            }
+        }
+        let Options {
+            order,
+            max_permits,
+            max_waiters,
+            ..
+        } = self.options;
+        let fits = |lists: &Lists<Q::Source>| {
+            let line = Shard::room(lists.head(key));
+            lists.counts.waiters < max_waiters && line + request.room() <= max_permits
+        };
+        let could_fit = max_waiters > 0 && request.room() <= max_permits;
+        while could_fit && order == Order::NewestFirst && !fits(lists) {
+            let Some(head) = lists.head(key) else {
+                break;
+            };
+            if batch.is_full() {
+                return Step::Again;
+            }
+            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
+            self.settle(lists, batch, Shard::last(head), State::Evicted, None, now);
+        }
+        if could_fit && fits(lists) {
+            let head = lists.head(key);
+            // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
+            unsafe {
+                self.enter(lists, waiter, head, waker);
+                (*waiter.as_ptr()).next_try = next_try;
+                lists.schedule(waiter);
+                if let Some(head) = head {
+                    lists.schedule(head);
+                }
+            }
+            return Step::Wait;
+        }
+        lists.counts.refused = lists.counts.refused.wrapping_add(1);
+        let retry = retry(self.ahead(lists, key));
+        Step::Settled(Err(if is_refused {
+            Rejected::Refused {
+                permits: min,
+                retry,
+            }
+        } else {
+            Rejected::QueueFull {
+                permits: min,
+                retry,
+            }
+        }))
+    }
+
+    /// Raises the gate before the limiter is asked, as `grant` gives back before it reads the gate.
+    /// If the gate is raised already, what was given back before it was read is seen: it was raised
+    /// under the lock.
+    pub(super) fn raise(&self, bit: usize) {
+        if self.gate.load(Relaxed) & bit == 0 {
+            self.gate.fetch_or(bit, Relaxed);
+            fence(SeqCst);
+            self.source.watch(true);
+        }
+    }
+
+    /// The permits that wait before a new request.
+    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
+        match self.options.order {
+            Order::OldestFirst => Shard::permits(lists.head(key)),
+            Order::NewestFirst => 0,
+        }
+    }
+
+    /// Puts a waiter into the wait list of `head`, and takes its waker. If the clock panics, the
+    /// waker stays where it is, to be dropped without the lock.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`; it is the list of its key.
+    #[inline(always)]
+    pub(super) unsafe fn enter(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
+        waker: &mut Option<Waker>,
+    ) {
+        // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
+        unsafe {
+            let Waiter { key, request, .. } = &*waiter.as_ptr();
+            let (key, min) = (*key, request.min);
+            let end = if self.options.order == Order::OldestFirst {
+                End::Tail
+            } else {
+                End::Head
+            };
+            if Q::Hook::TIMES {
+                (*waiter.as_ptr()).since = self.clock.now();
+            }
+            let Some(waker) = waker.take() else { return };
+            lists.shard(key).enter(waiter, head, end, waker);
+            lists.occupied |= Self::bit(key);
+            lists.counts.waiters += 1;
+            lists.counts.permits += u64::from(min);
+            self.publish_counts(lists);
+        }
+    }
+}
+
+/// What becomes of a new request.
+pub(super) enum Step<'q, Q: QueueConfig> {
+    Settled(Result<Taken<'q, Q>, Rejected>),
+    Wait,
+    /// Others have been evicted, and are woken first.
+    Again,
+}
+
+/// The earliest instant at which a request can be granted that has `ahead` permits before it.
+pub(crate) fn earliest<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    ahead: u64,
+    permits: u32,
+) -> Retry {
+    match limiter.peek_at(now, permits) {
+        Ok(()) | Err(Denied::Exhausted { .. }) => {}
+        // The requests before it get the same answer.
+        Err(denied) => return limiter.retry(denied),
+    }
+    if ahead > 0 {
+        let all = ahead.saturating_add(permits.max(1).into());
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let retry = limiter.retry(Denied::Exhausted { now, permits: all });
+        // This limiter answers for no more than its capacity.
+        if retry != Retry::Never {
+            return retry;
+        }
+    }
+    limiter.retry(Denied::Exhausted { now, permits })
+}
+
+pub(super) fn exceeds<L: Limiter>(limiter: &L, permits: u32) -> Rejected {
+    let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
+    Rejected::ExceedsCapacity { permits, capacity }
+}

@@ -1,0 +1,427 @@
+//! Granting, under the lock.
+#![allow(unsafe_code)]
+
+use core::mem;
+use core::ptr::NonNull;
+use core::task::Waker;
+use core::time::Duration;
+
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestamp};
+
+use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
+use crate::queues::options::Order;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::sync::atomic::fence;
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::pending_releases::PendingReleases;
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::wait_list::{NextTry, Removed, Request, Shard, State, Waiter};
+use crate::waiting::wake_batch::WakeBatch;
+
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Settles all waits that can be: what is due, in the order of time; then the wait list of
+    /// `key`, and those of the shards of which releases are pending.
+    pub(super) fn drain(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        key: Option<Key<Q>>,
+    ) {
+        // Before the limiters are asked, so that a later release is noted anew.
+        let mut pending = self.pending.take();
+        if pending.bits & TIME != 0 {
+            lists.timed.open();
+        }
+        if lists.occupied == 0 {
+            pending.bits = 0;
+            return;
+        }
+        let now = self.clock.now();
+        lists.now = now;
+        if lists.closed {
+            for shard in 0..Self::SHARDS {
+                while let Some(head) = lists.shards.as_ref()[shard].heads().next() {
+                    if batch.is_full() {
+                        pending.bits |= 1;
+                        return;
+                    }
+                    self.settle(lists, batch, head, State::Closed, None, now);
+                }
+            }
+        }
+        // What was released goes before the deadlines of this very instant.
+        if !self.run_timers(lists, batch, now, |due| due < now) {
+            pending.bits |= key.map_or(1, Self::bit);
+            return;
+        }
+        if let Some(key) = key
+            && let Some(head) = lists.head(key)
+        {
+            self.serve(lists, batch, head, now, now);
+        }
+        while pending.bits != 0 {
+            let heads = lists
+                .shards
+                .as_ref()
+                .get(pending.bits.trailing_zeros() as usize)
+                .map(Shard::heads);
+            for head in heads.into_iter().flatten() {
+                if batch.is_full() {
+                    return;
+                }
+                self.serve(lists, batch, head, now, now);
+            }
+            pending.bits &= pending.bits - 1;
+        }
+        if !self.run_timers(lists, batch, now, |due| due <= now) {
+            pending.bits |= 1;
+            return;
+        }
+        if !lists.drainers.is_empty() && self.is_drained() {
+            while let Some(head) = lists.drainers.heads().next() {
+                if batch.is_full() {
+                    pending.bits |= 1;
+                    return;
+                }
+                Self::settle_drainer(lists, batch, head, now);
+            }
+        }
+    }
+
+    /// Runs the timers that are due, in the order of time. `false` if the batch is full before all
+    /// have run.
+    pub(super) fn run_timers(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        now: Timestamp,
+        is_due: impl Fn(Timestamp) -> bool,
+    ) -> bool {
+        while let Some((waiter, (due, _))) = lists.timers.first()
+            && is_due(due)
+        {
+            if batch.is_full() {
+                return false;
+            }
+            // SAFETY: in the heap, and so in a wait list, and we hold the lock.
+            let (is_head, next_try) =
+                unsafe { ((*waiter.as_ptr()).is_head, (*waiter.as_ptr()).next_try) };
+            let as_of = due.max(self.earliest_as_of(now));
+            if is_head && next_try.at == due {
+                self.serve(
+                    lists,
+                    batch,
+                    waiter,
+                    if next_try.exact { as_of } else { now },
+                    now,
+                );
+            } else {
+                lists.counts.late = lists.counts.late.wrapping_add(1);
+                if let Some(next) = self.settle(lists, batch, waiter, State::Late, None, now) {
+                    self.serve(lists, batch, next, as_of, now);
+                }
+            }
+        }
+        true
+    }
+
+    /// The earliest instant as of which something that was due is granted. No slack is used where
+    /// new requests, or callers past the queue, take before those that wait: they may have taken
+    /// since, at a time that the limiter then does not see. Elsewhere the limiter's state is still
+    /// what it was at that instant.
+    fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
+        let slack = match self.options.order {
+            _ if Q::Source::SHARED => 0,
+            Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
+            Order::NewestFirst => 0,
+        };
+        Timestamp::from_nanos(now.as_nanos().saturating_sub(slack))
+    }
+
+    /// Grants a wait list from its head on: as of `at`, and then as of each instant up to `now`
+    /// that the limiter names. What was due is granted as if the timer had been in time, so that a
+    /// late timer loses no permits. Afterwards the timer of a head that has to wait is set.
+    pub(super) fn serve(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        head: NonNull<Waiter<Key<Q>>>,
+        mut at: Timestamp,
+        now: Timestamp,
+    ) {
+        // SAFETY: linked, and we hold the lock.
+        let key = unsafe { (*head.as_ptr()).key };
+        let limiter = self.source.at(key);
+        let mut unserved = RetryOnUnwind {
+            pending: &self.pending,
+            bit: Self::bit(key),
+            lists,
+            head,
+            now,
+        };
+        loop {
+            let (lists, head) = (&mut *unserved.lists, unserved.head);
+            // SAFETY: the same.
+            let Request { deadline, .. } = unsafe { (*head.as_ptr()).request };
+            let taken = if batch.is_full() || deadline < at {
+                None
+            } else {
+                Some(self.take_for(lists, head, at))
+            };
+            let settled = match taken {
+                Some(Ok(grant)) => {
+                    lists.counts.granted = lists.counts.granted.wrapping_add(1);
+                    self.settle(lists, batch, head, State::Granted, Some(grant), now)
+                }
+                Some(Err(Denied::ExceedsCapacity { .. })) => {
+                    self.settle(lists, batch, head, State::Exceeds, None, now)
+                }
+                denied => {
+                    let next_try = match denied {
+                        Some(Err(denied)) => self.next_try(lists, &limiter, denied, at, now),
+                        // The rest is granted when this batch has run. A deadline is left to its
+                        // timer.
+                        _ => NextTry { at, exact: true },
+                    };
+                    if next_try.exact && next_try.at <= now && next_try.at > at {
+                        at = next_try.at.max(self.earliest_as_of(now));
+                        continue;
+                    }
+                    // SAFETY: the same.
+                    unsafe {
+                        (*head.as_ptr()).next_try = next_try;
+                        lists.schedule(head);
+                    }
+                    break;
+                }
+            };
+            match settled {
+                Some(next) => unserved.head = next,
+                None => break,
+            }
+        }
+        mem::forget(unserved);
+    }
+
+    /// Takes on behalf of a head.
+    fn take_for(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        head: NonNull<Waiter<Key<Q>>>,
+        at: Timestamp,
+    ) -> Result<Grant, Denied> {
+        // SAFETY: linked, and we hold the lock.
+        let Waiter {
+            key,
+            request: Request { min, max, .. },
+            ..
+        } = unsafe { &*head.as_ptr() };
+        let limiter = self.source.at(*key);
+        if !Q::Source::NOTES {
+            return take(
+                *min,
+                *max,
+                || limiter.available_at(at),
+                |n| limiter.take_at(at, n),
+            );
+        }
+        let mut notes = Receipts::NONE;
+        let noted = |n| self.source.take_noted(*key, at, n, &mut notes);
+        let grant = take(*min, *max, || limiter.available_at(at), noted)?;
+        if grant.0 > 0 {
+            lists.noted = (head.addr().get(), notes);
+        }
+        Ok(grant)
+    }
+
+    /// When a limiter that has denied as of `at` is to be asked again: later than that.
+    pub(super) fn next_try(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        limiter: &impl Limiter,
+        denied: Denied,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> NextTry {
+        match limiter.retry(denied) {
+            Retry::At(later) if later > at => NextTry {
+                at: later,
+                exact: true,
+            },
+            // Its state has changed meanwhile, or its answers do not agree.
+            Retry::At(_) if at < now => NextTry {
+                at: now,
+                exact: true,
+            },
+            Retry::At(_) => NextTry {
+                at: now.saturating_add(AGAIN),
+                exact: false,
+            },
+            Retry::After(wait) => {
+                let wait = if wait.is_zero() { AGAIN } else { wait };
+                let wait = wait.saturating_add(lists.random(self.options.jitter, now));
+                NextTry {
+                    at: now.saturating_add(wait),
+                    exact: false,
+                }
+            }
+            _ => NextTry::ON_RELEASE,
+        }
+    }
+
+    /// Removes a waiter from its list and settles it. Returns the new head, if it was the head.
+    pub(super) fn settle(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        outcome: State,
+        grant: Option<Grant>,
+        now: Timestamp,
+    ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        let (waker, next) = self.remove(lists, waiter);
+        batch.push(waker);
+        // SAFETY: it was linked, and is ours until it is settled.
+        unsafe {
+            (*waiter.as_ptr()).grant = grant;
+            (*waiter.as_ptr()).until = now;
+            Waiter::settle(waiter, outcome);
+        }
+        next
+    }
+
+    /// Removes a waiter from its list, as [`Shard::remove`] does.
+    #[inline(always)]
+    pub(super) fn remove(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) -> Removed<Key<Q>> {
+        // SAFETY: linked, and we hold the lock.
+        unsafe {
+            let Waiter { key, request, .. } = &*waiter.as_ptr();
+            let (key, request) = (*key, *request);
+            lists.timers.set(waiter, None);
+            lists.counts.waiters -= 1;
+            lists.counts.permits -= u64::from(request.min);
+            self.publish_counts(lists);
+            let head = lists.head_of(waiter);
+            let shard = lists.shard(key);
+            let taken = shard.remove(waiter, head);
+            if shard.is_empty() {
+                lists.occupied &= !Self::bit(key);
+            }
+            taken
+        }
+    }
+
+    pub(super) fn publish_counts(&self, lists: &Lists<Q::Source>) {
+        self.waiters.store(lists.counts.waiters, Relaxed);
+        self.queued.store(
+            u32::try_from(lists.counts.permits).unwrap_or(u32::MAX),
+            Relaxed,
+        );
+    }
+
+    pub(super) fn settle_drainer(
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        now: Timestamp,
+    ) {
+        batch.push(Self::remove_drainer(lists, waiter));
+        // SAFETY: it was linked, and is ours until it is settled.
+        unsafe {
+            (*waiter.as_ptr()).until = now;
+            Waiter::settle(waiter, State::Granted);
+        }
+    }
+
+    pub(super) fn remove_drainer(
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) -> Option<Waker> {
+        // SAFETY: linked, and we hold the lock.
+        let waker = unsafe {
+            let head = lists.drainers.heads().next().unwrap_or(waiter);
+            lists.drainers.remove(waiter, head).0
+        };
+        if lists.drainers.is_empty() {
+            lists.occupied &= !DRAINED;
+        }
+        waker
+    }
+
+    /// Whether no permit is held. If so, what was done before they came back is seen.
+    pub(super) fn is_drained(&self) -> bool {
+        let drained = self.source.held() == 0;
+        fence(Acquire);
+        drained
+    }
+}
+
+/// A wait list whose limiter may panic before the head's timer is set. If it does, the limiter is
+/// asked again after the lock is unlocked, and when some time has passed.
+struct RetryOnUnwind<'s, S: LimiterSource> {
+    pending: &'s PendingReleases,
+    bit: usize,
+    lists: &'s mut Lists<S>,
+    head: NonNull<Waiter<S::Key>>,
+    now: Timestamp,
+}
+
+impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
+    fn drop(&mut self) {
+        self.pending.add(self.bit);
+        // SAFETY: linked, and we hold the lock.
+        unsafe {
+            (*self.head.as_ptr()).next_try = NextTry {
+                at: self.now.saturating_add(AFTER_PANIC),
+                exact: false,
+            };
+            self.lists.schedule(self.head);
+        }
+    }
+}
+
+impl<S: LimiterSource> Lists<S> {
+    /// A random time from 0 to `most` (xorshift; Marsaglia, 2003), seeded by the time and the
+    /// queue's address. It only spreads requests out.
+    pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {
+        let place = core::ptr::from_ref(self).addr();
+        let mut random = self.random.wrapping_add(now.as_nanos() as u32) ^ place as u32 | 1;
+        random ^= random << 13;
+        random ^= random >> 17;
+        random ^= random << 5;
+        self.random = random;
+        let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(((u128::from(most) * u128::from(random)) >> 32) as u64)
+    }
+}
+
+/// When to ask a limiter again that cannot say when.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// When to ask a limiter again that has panicked.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+/// Takes as many permits as are available, from `min` to `max`.
+#[inline(always)]
+pub(super) fn take(
+    min: u32,
+    max: u32,
+    available: impl FnOnce() -> u64,
+    mut take: impl FnMut(u32) -> Result<Receipt, Denied>,
+) -> Result<Grant, Denied> {
+    if max > min {
+        let most = u32::try_from(available())
+            .unwrap_or(u32::MAX)
+            .clamp(min, max);
+        if most > min
+            && let Ok(receipt) = take(most)
+        {
+            return Ok((most, receipt));
+        }
+    }
+    take(min).map(|receipt| (min, receipt))
+}

@@ -1,0 +1,323 @@
+//! The calls that futures make on the wait queue.
+#![allow(unsafe_code)]
+
+use core::mem;
+use core::ptr::NonNull;
+use core::task::Waker;
+
+use portcullis_core::{Clock, Limiter, Receipt};
+
+use super::admit::{Step, earliest, exceeds};
+use super::serve::take;
+use super::taken::Taken;
+use super::{DRAINED, Grant, WaitQueue};
+use crate::Rejected;
+use crate::queues::hook::{Hook, Outcome, Waited};
+use crate::queues::options::Order;
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::panics::unless_unwinding;
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::wait_list::{End, Request, State, Waiter};
+use crate::waiting::wake_batch::WakeBatch;
+
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
+    #[inline]
+    pub(crate) fn try_now(&self, key: Key<Q>, request: Request) -> Option<Grant> {
+        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
+            return None;
+        }
+        let (limiter, now) = (self.source.at(key), self.clock.now());
+        let available = || limiter.available_at(now);
+        take(request.min, request.max, available, |n| {
+            self.take(key, || limiter.take_at(now, n))
+        })
+        .ok()
+    }
+
+    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
+    /// or `cancel` has returned.
+    #[inline(always)]
+    pub(crate) unsafe fn enqueue(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
+        // Neither cloned nor dropped under the lock: that runs code of the caller's.
+        let mut waker = Some(waker.clone());
+        loop {
+            let mut batch = None;
+            let panicking = self.grant_on_unwind(0);
+            let step = self.lists.lock(|lists| {
+                // SAFETY: as the caller says. Nothing changes for other waits, nor for the timers.
+                if unsafe { self.enter_behind(lists, waiter, &mut waker) } {
+                    return Step::Wait;
+                }
+                let batch = batch.insert(WakeBatch::new());
+                self.critical_section(lists, batch, |lists, batch| {
+                    // SAFETY: as the caller says.
+                    unsafe { self.admit(lists, batch, waiter, &mut waker) }
+                })
+            });
+            mem::forget(panicking);
+            self.wake_and_grant_some(&mut batch);
+            match step {
+                Step::Wait => return None,
+                Step::Settled(outcome) => {
+                    // Its drop may panic. Then what was taken is given back.
+                    drop(waker.take());
+                    return Some(outcome.map(Taken::keep));
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
+    /// `waker`.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list here, and its outcome has not been asked for since it was
+    /// settled.
+    pub(crate) unsafe fn outcome(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            let mut waker = Some(waker.clone());
+            let waits = self.with_lists(|_| {
+                // SAFETY: waiting, and so in a list, now that we hold the lock.
+                unsafe {
+                    let waits = Waiter::state(waiter) == State::Waiting;
+                    if waits {
+                        waker = Waiter::rewake(waiter, waker.take());
+                    }
+                    waits
+                }
+            });
+            drop(waker);
+            if waits {
+                return None;
+            }
+        }
+        // SAFETY: settled, and so ours.
+        let (
+            state,
+            Waiter {
+                key,
+                request,
+                grant,
+                ..
+            },
+        ) = unsafe { (Waiter::state(waiter), &mut *waiter.as_ptr()) };
+        let (permits, limiter) = (request.min, self.source.at(*key));
+        let retry = || {
+            let ahead = self.with_lists(|lists| self.ahead(lists, *key));
+            earliest(&limiter, self.clock.now(), ahead, permits)
+        };
+        Some(match state {
+            State::Granted => Ok(grant.take().unwrap_or((0, Receipt::NONE))),
+            State::Evicted => Err(Rejected::Evicted {
+                permits,
+                retry: retry(),
+            }),
+            State::Exceeds => Err(exceeds(&limiter, permits)),
+            State::Late => Err(Rejected::Deadline {
+                permits,
+                retry: retry(),
+            }),
+            _ => Err(Rejected::Closed { permits }),
+        })
+    }
+
+    /// Tells the hook that a wait is over, if it was one.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
+    pub(crate) unsafe fn left(&self, waiter: NonNull<Waiter<Key<Q>>>) {
+        // SAFETY: as the caller says.
+        let (
+            state,
+            Waiter {
+                request,
+                since,
+                until,
+                ..
+            },
+        ) = unsafe { (Waiter::state(waiter), &*waiter.as_ptr()) };
+        let outcome = match state {
+            State::Idle | State::Waiting => return,
+            State::Granted => Outcome::Granted,
+            State::Evicted => Outcome::Evicted,
+            State::Exceeds => Outcome::ExceedsCapacity,
+            State::Late => Outcome::Deadline,
+            State::Closed => Outcome::Closed,
+            State::Cancelled => Outcome::Cancelled,
+        };
+        self.hook.left(&Waited {
+            permits: request.min,
+            time: until.saturating_since(*since),
+            outcome,
+        });
+    }
+
+    /// Gives up a waiter that was put into a list, and what it has been granted.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    #[inline(always)]
+    pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
+        // SAFETY: as the caller says.
+        unless_unwinding(|| unsafe { self.give_up(waiter) });
+    }
+
+    /// Has an idle waiter wait until nothing is held, and says whether it has to.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
+    pub(crate) unsafe fn enqueue_drained(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> bool {
+        let mut waker = Some(waker.clone());
+        self.with(|lists, _| {
+            self.raise(DRAINED);
+            if self.is_drained() {
+                return false;
+            }
+            let head = lists.drainers.heads().next();
+            if let Some(waker) = waker.take() {
+                // SAFETY: as the caller says.
+                unsafe { lists.drainers.enter(waiter, head, End::Tail, waker) };
+                lists.occupied |= DRAINED;
+            }
+            true
+        })
+    }
+
+    /// Gives up a waiter that waits until nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// It was put there by `enqueue_drained`.
+    pub(crate) unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            // SAFETY: as the caller says.
+            unless_unwinding(|| unsafe { self.give_up_drained(waiter) });
+        }
+    }
+}
+
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// As `cancel`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
+        let _unclaimed = Unclaimed {
+            wait_queue: self,
+            waiter,
+        };
+        // SAFETY: valid, as the caller says.
+        if unsafe { Waiter::state(waiter) } == State::Waiting {
+            let stays = AbortOnUnwind;
+            let waker = self.with_lists(move |lists| {
+                // SAFETY: waiting, and so in a list, now that we hold the lock.
+                unsafe {
+                    if Waiter::state(waiter) != State::Waiting {
+                        mem::forget(stays);
+                        return None;
+                    }
+                    lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
+                    let (waker, next) = self.remove(lists, waiter);
+                    (*waiter.as_ptr()).until = (*waiter.as_ptr()).since;
+                    Waiter::settle(waiter, State::Cancelled);
+                    mem::forget(stays);
+                    if next.is_some() {
+                        // Requests behind it may fit where it did not.
+                        self.pending.add(Self::bit((*waiter.as_ptr()).key));
+                    }
+                    waker
+                }
+            });
+            drop(waker);
+        }
+        // SAFETY: no longer in a list, and so ours.
+        unsafe {
+            if Q::Hook::TIMES && Waiter::state(waiter) == State::Cancelled {
+                (*waiter.as_ptr()).until = self.clock.now();
+            }
+            self.left(waiter);
+        }
+    }
+
+    /// As `cancel_drained`.
+    ///
+    /// # Safety
+    ///
+    /// The same.
+    unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
+        let stays = AbortOnUnwind;
+        let waker = self.with(move |lists, _| {
+            // SAFETY: waiting, and so among the drainers, now that we hold the lock.
+            let waker = unsafe {
+                (Waiter::state(waiter) == State::Waiting).then(|| {
+                    let waker = Self::remove_drainer(lists, waiter);
+                    Waiter::settle(waiter, State::Cancelled);
+                    waker
+                })
+            };
+            mem::forget(stays);
+            waker
+        });
+        drop(waker);
+    }
+}
+
+/// A waiter that is dropped while it is in a wait list. If it cannot be removed, there is no way
+/// on: a second panic ends the program.
+pub(super) struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        panic!("a wait cannot leave its queue: a clock, a limiter or a lock has panicked");
+    }
+}
+
+/// A waiter whose future is gone. What it was granted is given back, also if a waker or the hook
+/// panics.
+struct Unclaimed<'q, Q: QueueConfig> {
+    wait_queue: &'q WaitQueue<Q>,
+    waiter: NonNull<Waiter<Key<Q>>>,
+}
+
+impl<Q: QueueConfig> Drop for Unclaimed<'_, Q> {
+    fn drop(&mut self) {
+        // SAFETY: no longer in a list, and so ours.
+        let Waiter {
+            key, grant, until, ..
+        } = unsafe { &mut *self.waiter.as_ptr() };
+        if let Some(grant) = grant.take() {
+            drop(Taken {
+                wait_queue: self.wait_queue,
+                key: *key,
+                grant: Some(grant),
+                at: *until,
+                waiter: self.waiter.addr().get(),
+            });
+        }
+    }
+}

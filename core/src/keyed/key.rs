@@ -1,0 +1,283 @@
+//! The limiter of one key, wherever in a table its entry lies.
+
+use core::fmt;
+use core::hash::Hash;
+use core::ops::Deref;
+
+use self::sealed::Table;
+use crate::keyed::line::Address;
+use crate::limiter::metadata::Metadata;
+use crate::limiter::{forward, offer};
+use crate::{
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp,
+};
+
+/// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
+/// [`KeyedArray`](crate::KeyedArray). Sealed.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Key, Keyed, Keys, Line, Seed};
+/// fn available<T: Keys>(table: &T, key: &str) -> u64 {
+///     use portcullis_core::{Limiter, Timestamp};
+///     Key::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
+/// }
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
+/// assert_eq!(available(&table, "alice"), 3);
+/// ```
+pub trait Keys: sealed::Table {
+    /// Where the limiter of `key` under the limit number `limit` is to be found; `None` if there is
+    /// no such limit.
+    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
+}
+
+/// A table that a keyed queue can own: as [`QueueLimiter`](crate::QueueLimiter) for the limiter of
+/// a key. The table's memory belongs to it alone. Sealed.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Keyed, Line, QueueKeys, Seed};
+/// fn waits(_: impl QueueKeys) {}
+/// waits(Keyed::new(
+///     ConcurrencyRules::new(3),
+///     Line::for_keys(100),
+///     Seed::new(),
+/// ));
+/// ```
+pub trait QueueKeys: Keys {
+    /// Whether others may take from a key's limiter past the queue.
+    const SHARED: bool;
+}
+
+pub(crate) mod sealed {
+    use super::{Address, Denied, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
+
+    /// What a table does for an address.
+    pub trait Table {
+        fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+        /// Whether the key's limiter is a composition.
+        fn is_composed(&self) -> bool {
+            false
+        }
+        /// [`Composable::take_then`](crate::Composable::take_then), for a key.
+        fn take_then(
+            &self,
+            address: &Address,
+            now: Timestamp,
+            n: u32,
+            rest: &mut dyn FnMut() -> bool,
+        ) -> Result<bool, Denied> {
+            let receipt = self.take(address, now, n)?;
+            let done = rest();
+            if !done {
+                let _ = self.refund(address, now, n, receipt);
+            }
+            Ok(done)
+        }
+        fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
+        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
+        fn release(&self, address: &Address, n: u32);
+        fn available(&self, address: &Address, now: Timestamp) -> u64;
+        fn idle(&self, address: &Address, now: Timestamp) -> Idle;
+        fn retry(&self, address: &Address, denied: Denied) -> Retry;
+        fn capacity(&self, address: &Address) -> u64;
+        /// Has the key's own limiter offer, and returns whether it did; else offers what every
+        /// limiter can say.
+        fn metadata(
+            &self,
+            _: &Address,
+            _: Timestamp,
+            _: Option<Denied>,
+            _: &mut Metadata<'_>,
+        ) -> bool {
+            false
+        }
+    }
+}
+
+/// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and
+/// [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry
+/// anew at each call.
+///
+/// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Keyed, Lease, Line, Seed, Timestamp};
+///
+/// static DOWNLOADS: Keyed<ConcurrencyRules, [Line; 64]> = Keyed::new(
+///     ConcurrencyRules::new(1),
+///     [const { Line::new() }; 64],
+///     Seed::new(),
+/// );
+///
+/// let lease = Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1)?;
+/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_err());
+/// drop(lease);
+/// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_ok());
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Debug)]
+pub struct Key<'t, T>(KeyLimiter<'t, T>);
+
+impl<T: Table> Key<'_, T> {
+    /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the
+    /// table.
+    ///
+    /// # Errors
+    ///
+    /// As the key's limiter, and [`Denied::Crowded`].
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
+    /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// assert!(
+    ///     table
+    ///         .key("alice")
+    ///         .try_acquire_at(Timestamp::ZERO, 1)
+    ///         .is_err()
+    /// );
+    /// drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl<'t, T> Key<'t, T> {
+    /// The limiter at an address of the same table. (With another table's, it is some key's.)
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, Key, Keyed, Limiter, Line, Seed, Timestamp};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
+    /// let address = table.key("alice").address();
+    /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[inline]
+    pub const fn at(table: &'t T, address: Address) -> Self {
+        Self(KeyLimiter { table, address })
+    }
+
+    /// Where it is to be found.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
+    /// assert_eq!(table.key("alice").address(), table.key("alice").address());
+    /// ```
+    pub const fn address(&self) -> Address {
+        self.0.address
+    }
+}
+
+impl<T> Clone for Key<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Key<'_, T> {}
+
+impl<'t, T> Deref for Key<'t, T> {
+    type Target = KeyLimiter<'t, T>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+forward!([T: Table] Key<'_, T>);
+
+/// What a [`Key`] points to: the limiter itself.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
+/// let alice = *table.key("alice");
+/// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
+/// ```
+pub struct KeyLimiter<'t, T> {
+    table: &'t T,
+    address: Address,
+}
+
+impl<T> Clone for KeyLimiter<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for KeyLimiter<'_, T> {}
+
+impl<T> fmt::Debug for KeyLimiter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyLimiter").field(&self.address).finish()
+    }
+}
+
+impl<T: Table> Limiter for KeyLimiter<'_, T> {
+    /// That of the key's entry.
+    fn id(&self) -> Option<LimiterId> {
+        Some(LimiterId::within(self.table, self.address.identity()))
+    }
+
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.table.take(&self.address, now, n)
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.table.peek(&self.address, now, n)
+    }
+
+    /// As the limit's own type does.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.table.refund(&self.address, now, n, receipt)
+    }
+
+    #[inline]
+    fn release(&self, n: u32) {
+        self.table.release(&self.address, n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.table.available(&self.address, now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.table.capacity(&self.address)
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.table.idle(&self.address, now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.table.retry(&self.address, denied)
+    }
+
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if !self.table.metadata(&self.address, now, denied, offers) {
+            offer(self, now, denied, offers);
+        }
+    }
+}
+
+impl<T: Table> Composable for KeyLimiter<'_, T> {
+    fn is_composed(&self) -> bool {
+        self.table.is_composed()
+    }
+
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.table.take_then(&self.address, now, n, rest)
+    }
+}

@@ -1,0 +1,191 @@
+//! What all tables of limiters by key have in common: the lines, the hash, the time that an entry
+//! is kept, and counts.
+
+use core::hash::{BuildHasher, Hash, Hasher};
+use core::ops::{Bound, RangeBounds};
+use core::time::Duration;
+
+use crate::keyed::line::{self, Address, Claim, Claimed, Held, Line, PLACES};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::time::grid::Grid;
+use crate::word::settings;
+use crate::word::{AtomicWord, NativeWord};
+use crate::{Denied, Retry, Timestamp};
+
+/// How often a key is looked for when others keep claiming an entry for it.
+pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
+
+/// Lines, and how keys are hashed to them.
+#[derive(Debug)]
+pub(crate) struct Table<M, S> {
+    lines: M,
+    pub(crate) hasher: S,
+    /// How long an entry has been as good as new before it is forgotten.
+    pub(crate) staleness: Grid,
+    replaced: AtomicWord<NativeWord>,
+    overflowed: AtomicWord<NativeWord>,
+}
+
+impl<M, S> Table<M, S> {
+    const_unless_loom! {
+        pub(crate) const fn new(lines: M, hasher: S) -> Self {
+            let staleness = Grid::new(Timestamp::ZERO, settings::MIN_STALENESS);
+            Self { lines, hasher, staleness, replaced: AtomicWord::new(0), overflowed: AtomicWord::new(0) }
+        }
+    }
+
+    pub(crate) const fn set_staleness(&mut self, staleness: Duration) {
+        match settings::staleness_nanos(Some(staleness)) {
+            Ok(Some(nanos)) => self.staleness = Grid::new(Timestamp::ZERO, nanos),
+            Ok(None) => {}
+            Err(error) => error.refuse(),
+        }
+    }
+
+    pub(crate) const fn staleness(&self) -> Duration {
+        Duration::from_nanos(self.staleness.step())
+    }
+
+    /// Who comes no later than this may have used what was forgotten at `now`.
+    pub(crate) fn since(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(now.as_nanos().saturating_sub(self.staleness.step()))
+    }
+
+    /// When to come back after [`Denied::Crowded`].
+    pub(crate) fn retry(&self) -> Retry {
+        Retry::After(self.staleness())
+    }
+}
+
+impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
+    #[inline]
+    pub(crate) fn lines(&self) -> &[Line] {
+        self.lines.as_ref()
+    }
+
+    /// Where the entry of `key` may lie under the limit `limit`, of those that `limit_bits` tell
+    /// apart.
+    #[inline]
+    pub(crate) fn address<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        limit: usize,
+        limit_bits: u32,
+    ) -> Address {
+        // Not by `hash_one`, which is not always compiled into its caller.
+        let mut hasher = self.hasher.build_hasher();
+        if limit_bits != 0 {
+            hasher.write_usize(limit);
+        }
+        key.hash(&mut hasher);
+        let hash = hasher.finish();
+        Address::new(hash, self.lines().len(), limit, limit_bits)
+    }
+
+    /// Claims an entry for `address`; `None` if somebody else does.
+    pub(crate) fn claim(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        is_free: impl Fn(usize, Option<Held>) -> bool,
+    ) -> Result<Option<(Claimed<'_>, Option<Held>)>, Denied> {
+        match address.claim(self.lines(), is_free) {
+            Claim::Made(claimed, replaced) => {
+                if replaced.is_some() {
+                    self.replaced.fetch_add(1, Relaxed);
+                }
+                Ok(Some((claimed, replaced)))
+            }
+            Claim::Raced => Ok(None),
+            Claim::Full => {
+                self.overflowed.fetch_add(1, Relaxed);
+                Err(Denied::Crowded { now, permits: n })
+            }
+        }
+    }
+
+    /// Whether a claim would find an entry for `address`.
+    pub(crate) fn has_room(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        is_free: impl Fn(usize, Option<Held>) -> bool,
+    ) -> Result<(), Denied> {
+        if address.has_room(self.lines(), is_free) {
+            Ok(())
+        } else {
+            Err(Denied::Crowded { now, permits: n })
+        }
+    }
+
+    pub(crate) fn statistics(&self, is_live: impl Fn(usize, Held) -> bool) -> KeyedStatistics {
+        let mut statistics = KeyedStatistics {
+            entries: self.lines().len() * PLACES,
+            held: 0,
+            live: 0,
+            replaced: self.replaced.load(Relaxed),
+            overflowed: self.overflowed.load(Relaxed),
+        };
+        for entry in line::entries(self.lines()) {
+            if let Some(held) = entry.held() {
+                statistics.held += 1;
+                statistics.live += usize::from(is_live(entry.at, held));
+            }
+        }
+        statistics
+    }
+
+    /// Makes entries of `lines` vacant, and returns how many.
+    pub(crate) fn sweep(
+        &self,
+        lines: impl RangeBounds<usize>,
+        is_forgettable: impl Fn(usize, Held) -> bool,
+    ) -> usize {
+        let from = match lines.start_bound() {
+            Bound::Included(&from) => from,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let swept = self
+            .lines()
+            .iter()
+            .enumerate()
+            .skip(from)
+            .take_while(|(at, _)| lines.contains(at));
+        swept
+            .flat_map(|(at, line)| line.entries(at))
+            .filter(|entry| {
+                entry
+                    .held()
+                    .is_some_and(|held| is_forgettable(entry.at, held) && entry.vacate(held))
+            })
+            .count()
+    }
+}
+
+/// Counts of a table: from [`Keyed::statistics_at`](crate::Keyed::statistics_at) and
+/// [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
+///
+/// ```
+/// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1_000), Seed::new());
+/// assert_eq!(table.statistics_at(Timestamp::ZERO).entries, 2_000);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct KeyedStatistics {
+    /// The entries that there are.
+    pub entries: usize,
+    /// The entries that a key has, be its limiter as good as new.
+    pub held: usize,
+    /// The entries whose limiter is in use.
+    pub live: usize,
+    /// How often an entry went from one key to another, wrapping.
+    pub replaced: u64,
+    /// How often a key was denied because all that it could use were in use, wrapping.
+    pub overflowed: u64,
+}

@@ -1,0 +1,25 @@
+//! The limiters of one key, each in a file of its name, and what buckets have in common.
+
+pub(crate) mod adjustable_bucket;
+pub(crate) mod adjustable_window;
+pub(crate) mod bucket_settings;
+pub(crate) mod concurrency;
+pub(crate) mod cooldown_window;
+pub(crate) mod fixed_window;
+pub(crate) mod lattice;
+pub(crate) mod slice;
+pub(crate) mod sliced_bucket;
+pub(crate) mod sliding_window;
+pub(crate) mod token_bucket;
+pub(crate) mod unlimited;
+
+pub use self::adjustable_bucket::{AdjustableBucket, AdjustableBucketBuilder, Reservation};
+pub use self::adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
+pub use self::concurrency::{Concurrency, ConcurrencyRules};
+pub use self::cooldown_window::{CooldownWindow, CooldownWindowBuilder};
+pub use self::fixed_window::{FixedWindow, FixedWindowBuilder, FixedWindowRules};
+pub use self::slice::{Slice, Sliceable};
+pub use self::sliced_bucket::{SlicedBucket, SlicedBucketBuilder};
+pub use self::sliding_window::{SlidingWindow, SlidingWindowBuilder};
+pub use self::token_bucket::{TokenBucket, TokenBucketBuilder, TokenBucketRules};
+pub use self::unlimited::Unlimited;

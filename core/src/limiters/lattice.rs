@@ -1,0 +1,512 @@
+//! The arithmetic of a token bucket on an exact lattice; see [`token_bucket`](super::token_bucket)
+//! for the picture.
+//!
+//! A bucket's state is a position, `used`. Everything here is a function of it, of the position of
+//! a `now`, and of the settings; nothing is read or written. The settings may be nonsense, where
+//! they were read while somebody wrote them: then so is what comes out, but nothing panics.
+
+use core::time::Duration;
+
+use crate::time::grid::Grid;
+use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
+use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
+
+/// Where a bucket that is used up to `used` will be used up to by a take at `position`; `None` if
+/// there is not enough.
+///
+/// `behind` is asked only if need be: to read it each time would make a denial dearer.
+#[inline(always)]
+pub(crate) fn used_after(
+    position: u64,
+    used: u64,
+    price: u64,
+    full: u64,
+    mask: u64,
+    behind: impl FnOnce() -> u64,
+) -> Option<u64> {
+    // The price is at most `full`. The compiler does not know, and so does not turn `target - used`
+    // below into `position - (used + price)`, which would have the comparison wait for the sum.
+    let least = price.min(full);
+    let (target, most) = (position.wrapping_sub(least), full - least);
+    let distance = position.wrapping_sub(used) & mask;
+    // What would be left: one comparison tells that there is enough, and not more than full.
+    let from = if target.wrapping_sub(used) & mask <= most {
+        used
+    } else if distance < price {
+        return None;
+    } else {
+        // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need
+        // not wait for the position.
+        core::hint::cold_path();
+        if distance >= behind() {
+            return None;
+        }
+        position.wrapping_sub(full)
+    };
+    Some(from.wrapping_add(price) & mask)
+}
+
+/// A bucket's settings in units; all fit the word, whose bits are `mask`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lattice {
+    /// Units in a tick.
+    pub(crate) gain: u64,
+    /// Units in a permit.
+    pub(crate) cost: u64,
+    /// Units in a full bucket.
+    pub(crate) full: u64,
+    /// Units of debt that it may have.
+    pub(crate) debt: u64,
+    /// The first distance that means a `now` is late, or the bucket in debt.
+    pub(crate) behind: u64,
+    /// Permits in a full bucket.
+    pub(crate) burst: u64,
+    pub(crate) mask: u64,
+}
+
+impl Lattice {
+    #[inline(always)]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.cost == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn position(&self, tick: u64) -> u64 {
+        tick.wrapping_mul(self.gain) & self.mask
+    }
+
+    /// The units that a bucket used up to `used` has at `position`.
+    #[inline(always)]
+    pub(crate) fn judge(&self, position: u64, used: u64) -> u64 {
+        match position.wrapping_sub(used) & self.mask {
+            distance if distance <= self.full => distance,
+            distance if distance < self.behind => self.full,
+            _ => 0,
+        }
+    }
+
+    /// Whether a bucket used up to `used` is full at `now`, and was so at `since`, which is no
+    /// later.
+    pub(crate) fn is_full_since(
+        &self,
+        ticks: &Grid,
+        used: u64,
+        now: Timestamp,
+        since: Timestamp,
+    ) -> bool {
+        let tick = ticks.index(now);
+        // By the distance of `now`: that of `since` could be taken for one after a long idle time.
+        let passed = tick
+            .saturating_sub(ticks.index(since))
+            .saturating_mul(self.gain)
+            .min(self.staleness());
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        self.is_unlimited()
+            || distance < self.behind && distance >= self.full.saturating_add(passed)
+    }
+
+    /// The whole permits available; any number at an unlimited rate.
+    pub(crate) fn available(&self, position: u64, used: u64) -> u64 {
+        self.judge(position, used)
+            .checked_div(self.cost)
+            .unwrap_or(u64::MAX)
+    }
+
+    /// As [`used_after`].
+    #[inline(always)]
+    pub(crate) fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
+        used_after(position, used, price, self.full, self.mask, || self.behind)
+    }
+
+    /// What a bucket used up to `used` has at `position`: available, or owed, and from where a take
+    /// counts.
+    #[inline]
+    pub(crate) fn balance(&self, position: u64, used: u64) -> Balance {
+        match position.wrapping_sub(used) & self.mask {
+            distance if distance <= self.full => Balance {
+                available: distance,
+                owed: 0,
+                from: used,
+            },
+            distance if distance < self.behind => Balance {
+                available: self.full,
+                owed: 0,
+                from: position.wrapping_sub(self.full) & self.mask,
+            },
+            distance => Balance {
+                available: 0,
+                owed: (self.mask - distance).wrapping_add(1),
+                from: used,
+            },
+        }
+    }
+
+    /// What a bucket is used up to that a take left used up to `left`, once `n` permits of the take
+    /// are given back at `position`: not further than one that is full then, since who is late must
+    /// not find more.
+    #[inline]
+    pub(crate) fn restored(&self, position: u64, left: u64, n: u32) -> u64 {
+        let used = left.wrapping_sub(u64::from(n).wrapping_mul(self.cost)) & self.mask;
+        self.balance(position, used).from
+    }
+
+    /// Whether the word may have come around between the tick of a take and a later one: the bucket
+    /// may then look as the take left it, and stand for something else. True from the first
+    /// distance on that a bucket which was full at the take would not tell from a `now` that is
+    /// late.
+    #[inline]
+    pub(crate) fn is_outlived(&self, taken_in: u64, tick: u64) -> bool {
+        let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(self.gain);
+        passed >= u128::from(self.behind.saturating_sub(self.full))
+    }
+
+    /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much
+    /// that is.
+    #[inline]
+    pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
+        let price = u64::from(n).checked_mul(self.cost)?;
+        let balance = self.balance(position, used);
+        let owed = balance
+            .owed
+            .checked_add(price.saturating_sub(balance.available))?;
+        (owed <= self.debt).then(|| (balance.from.wrapping_add(price) & self.mask, owed))
+    }
+
+    /// Where a bucket is used up to that is used up to `left` by a reservation of `n`, which acts
+    /// at `position` and not before: by then it holds no more than a full bucket.
+    pub(crate) fn acted(&self, position: u64, left: u64, n: u32) -> u64 {
+        let rest = self
+            .full
+            .saturating_sub(u64::from(n).wrapping_mul(self.cost));
+        if position.wrapping_sub(left) & self.mask > rest {
+            position.wrapping_sub(rest) & self.mask
+        } else {
+            left
+        }
+    }
+
+    /// The tick at which `units` that are owed at `tick` have come in, if ever.
+    #[inline]
+    pub(crate) fn settled(&self, tick: u64, units: u64) -> Option<u64> {
+        match self.gain {
+            _ if units == 0 => Some(tick),
+            0 => None,
+            gain => tick.checked_add(units.div_ceil(gain)),
+        }
+    }
+
+    pub(crate) fn retry(&self, ticks: &Grid, used: u64, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
+        if u64::from(permits.max(1)) > self.burst {
+            return self.retry_behind(ticks, used, now, permits);
+        }
+        let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
+        let tick = ticks.index(now);
+        let balance = self.balance(self.position(tick), used);
+        // How far the position must move. What is owed is at most half of the range, and the price
+        // a quarter.
+        match price
+            .saturating_sub(balance.available)
+            .saturating_add(balance.owed)
+        {
+            0 => Retry::At(now),
+            missing => {
+                let tick = self.settled(tick, missing);
+                tick.and_then(|tick| ticks.start(tick))
+                    .map_or(Retry::Never, Retry::At)
+            }
+        }
+    }
+
+    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn retry_behind(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Retry {
+        self.come_in(ticks, used, now, permits)
+            .map_or(Retry::Never, Retry::At)
+    }
+
+    /// When `permits` will have come in, more than a full bucket holds, if they are taken one by
+    /// one as they come.
+    ///
+    /// Less than a permit is left then after each tick, and a tick that brings no more than a full
+    /// bucket less a permit fits beside that: nothing is lost, and the ticks add up. One that
+    /// brings more, brings `burst - 1` permits and a part of one, until the parts are enough for a
+    /// whole one. What they are beyond that has no room, so that it all begins anew. In these
+    /// rounds, all of them as long, the bucket gains as one does that loses nothing, with `round`
+    /// units in a permit: `burst - 1` permits and one unit in a tick.
+    fn come_in(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
+        let tick = ticks.index(now);
+        let balance = self.balance(self.position(tick), used);
+        // The tick that ends a debt may bring more than is owed.
+        let from = self.settled(tick, balance.owed)?;
+        let beyond = from
+            .wrapping_sub(tick)
+            .wrapping_mul(self.gain)
+            .wrapping_sub(balance.owed);
+        let has = balance.available.saturating_add(beyond.min(self.full));
+        // None at an unlimited rate.
+        let Some(whole) = has.checked_div(self.cost) else {
+            return Some(now);
+        };
+        let rest = has % self.cost;
+        let (gain, cost, rest) = match self.gain.checked_sub(self.full.saturating_sub(self.cost)) {
+            None | Some(0) => (u128::from(self.gain), self.cost, rest),
+            Some(part) => {
+                let (round, left) = (self.cost.div_ceil(part), (self.cost - rest).div_ceil(part));
+                (
+                    u128::from(self.burst.saturating_sub(1)) * u128::from(round) + 1,
+                    round,
+                    round - left,
+                )
+            }
+        };
+        let missing = u128::from(u64::from(permits).saturating_sub(whole)) * u128::from(cost);
+        let passed = if gain == 0 {
+            return None;
+        } else {
+            missing.saturating_sub(rest.into()).div_ceil(gain)
+        };
+        ticks.start(from.checked_add(u64::try_from(passed).ok()?)?)
+    }
+
+    pub(crate) fn idle(&self, ticks: &Grid, used: u64, now: Timestamp) -> Idle {
+        if self.is_unlimited() {
+            return Idle::Now;
+        }
+        let tick = ticks.index(now);
+        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        if distance < self.full || distance >= self.behind {
+            return Idle::InUse;
+        }
+        match (distance - self.full).checked_div(self.gain) {
+            Some(since) => Idle::Since(
+                ticks
+                    .start(tick.saturating_sub(since))
+                    .unwrap_or(Timestamp::MAX),
+            ),
+            None => Idle::Now,
+        }
+    }
+
+    /// The units in a tick that a due instant is rounded up to: where there is a debt, they are
+    /// neither owed nor time.
+    #[inline]
+    const fn rounding(&self) -> u64 {
+        if self.debt == 0 { 0 } else { self.gain }
+    }
+
+    /// The units in the time that a `now` may be late.
+    #[inline]
+    pub(crate) const fn staleness(&self) -> u64 {
+        let behind = (self.mask - self.behind).wrapping_add(1);
+        behind.wrapping_sub(self.debt).wrapping_sub(self.rounding())
+    }
+}
+
+/// What a bucket has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balance {
+    pub(crate) available: u64,
+    pub(crate) owed: u64,
+    pub(crate) from: u64,
+}
+
+/// A bucket's settings as its user gives them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) rate: Rate,
+    pub(crate) burst: u64,
+    pub(crate) debt: u64,
+    pub(crate) tick: Option<Duration>,
+    pub(crate) stepwise: bool,
+    pub(crate) staleness: Option<Duration>,
+    /// Of settings that can be changed, the longest staleness that is chosen by itself, in
+    /// nanoseconds.
+    pub(crate) adjustable: Option<u64>,
+}
+
+impl Terms {
+    /// The lattice in so many bits, and its tick in nanoseconds.
+    pub(crate) const fn lattice(&self, bits: u32) -> Result<(Lattice, u64), SettingsError> {
+        if self.burst == 0 {
+            return Err(SettingsError::Zero {
+                setting: Setting::Burst,
+            });
+        }
+        let staleness = match settings::staleness_nanos(self.staleness) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let mask = u64::MAX >> (64 - bits);
+        if self.rate.is_unlimited() {
+            // Nothing costs anything, so that zero available is always enough.
+            // Any request fits.
+            let burst = if bits < u32::BITS {
+                u32::MAX as u64
+            } else {
+                mask
+            };
+            let lattice = Lattice {
+                gain: 0,
+                cost: 0,
+                full: 0,
+                debt: 0,
+                behind: mask,
+                burst,
+                mask,
+            };
+            let tick = match self.tick {
+                Some(tick) => settings::nanos(tick, Setting::Tick),
+                None => Ok(1),
+            };
+            return match tick {
+                Ok(tick) => Ok((lattice, tick)),
+                Err(error) => Err(error),
+            };
+        }
+        let period = match settings::nanos(self.rate.period(), Setting::Period) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let chosen = match self.tick {
+            _ if self.stepwise => Some(period),
+            None if bits == 64 => Some(1),
+            None => None,
+            Some(tick) => match settings::nanos(tick, Setting::Tick) {
+                Ok(nanos) => Some(nanos),
+                Err(error) => return Err(error),
+            },
+        };
+        if let Some(tick) = chosen {
+            return self.fit(bits, period, tick, staleness);
+        }
+        // Of an adjustable bucket on 64 bits, a coarser tick than necessary: it notes its time in
+        // each.
+        let (mut finest, coarsest) = (
+            if bits > 32 { 1_000 } else { 1 },
+            self.coarsest_tick(period),
+        );
+        while finest > 1 && finest > coarsest {
+            finest /= 10;
+        }
+        let mut best = self.fit(bits, period, finest, staleness);
+        let mut tick = 10 * finest;
+        while tick <= coarsest {
+            let other = self.fit(bits, period, tick, staleness);
+            match (&best, &other) {
+                (Ok(best), _) if horizon(best) >= settings::FAR_ENOUGH => break,
+                (Ok(best), Ok(other)) if horizon(best) >= horizon(other) => {}
+                (Ok(_), Err(_)) => {}
+                (Err(best), Err(other)) if !other.asks_less_than(best) => {}
+                _ => best = other,
+            }
+            tick *= 10;
+        }
+        best
+    }
+
+    /// The coarsest tick that is chosen by itself, in nanoseconds. What is reserved is due at a
+    /// whole tick, and may be counted up to there: a tick is to bring little of the debt.
+    const fn coarsest_tick(&self, period: u64) -> u64 {
+        if self.adjustable.is_none() || self.debt == 0 || self.rate.permits() == 0 {
+            return MAX_AUTOMATIC_TICK;
+        }
+        let earned_in = self.debt as u128 * period as u128 / self.rate.permits() as u128;
+        if earned_in / 16 < MAX_AUTOMATIC_TICK as u128 {
+            (earned_in / 16) as u64
+        } else {
+            MAX_AUTOMATIC_TICK
+        }
+    }
+
+    /// The ticks that a `now` may be late on `lattice`, whose tick has so many nanoseconds: of
+    /// settings that can be changed also where time brings nothing.
+    pub(crate) const fn late(&self, lattice: &Lattice, tick: u64) -> u64 {
+        match lattice.staleness().checked_div(lattice.gain) {
+            Some(ticks) => ticks,
+            None => match (settings::staleness_nanos(self.staleness), self.adjustable) {
+                (Ok(Some(nanos)), _) | (_, Some(nanos)) => nanos.div_ceil(tick),
+                _ => u64::MAX,
+            },
+        }
+    }
+
+    /// The lattice for one choice of tick, or the burst that would fit.
+    const fn fit(
+        &self,
+        bits: u32,
+        period: u64,
+        tick: u64,
+        staleness: Option<u64>,
+    ) -> Result<(Lattice, u64), SettingsError> {
+        let range = 1u128 << bits;
+        // The rate for each tick, in lowest terms.
+        let gain = self.rate.permits() as u128 * tick as u128;
+        let divisor = settings::gcd(gain, period as u128);
+        let (gain, cost) = (gain / divisor, period as u128 / divisor);
+        let scale = Scale { step: tick, gain };
+        let full = match (self.burst as u128).checked_mul(cost) {
+            Some(full) => full,
+            None => u128::MAX,
+        };
+        match settings::staleness(range, full, staleness, self.adjustable, scale) {
+            Ok(late) => {
+                // A reservation acts at a whole tick, and may be counted up to there.
+                let rounding = if self.debt == 0 { 0 } else { gain };
+                let max = ((range / 4 - rounding) / cost) as u64;
+                if self.debt > max {
+                    return Err(SettingsError::TooLarge {
+                        setting: Setting::Debt,
+                        max,
+                    });
+                }
+                let debt = self.debt as u128 * cost;
+                let lattice = Lattice {
+                    gain: gain as u64,
+                    cost: cost as u64,
+                    full: full as u64,
+                    debt: debt as u64,
+                    behind: (range - late - debt - rounding) as u64,
+                    burst: self.burst,
+                    mask: (range - 1) as u64,
+                };
+                Ok((lattice, tick))
+            }
+            Err(Misfit::Staleness) => {
+                let max = (range / 4 / gain * tick as u128) as u64;
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Staleness,
+                    max,
+                })
+            }
+            Err(Misfit::Second) => {
+                let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
+                // What any number of permits has in common with the period.
+                let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Rate,
+                    max: max as u64,
+                })
+            }
+            Err(Misfit::Reach) => Err(SettingsError::TooLarge {
+                setting: Setting::Burst,
+                max: (range / 4 / cost) as u64,
+            }),
+        }
+    }
+}
+
+/// The coarsest tick that is chosen by itself, ten seconds.
+const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
+
+/// The time after which positions repeat, in nanoseconds.
+const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {
+    if lattice.gain == 0 {
+        u128::MAX
+    } else {
+        (lattice.mask as u128 + 1) / lattice.gain as u128 * *tick as u128
+    }
+}

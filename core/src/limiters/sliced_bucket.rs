@@ -1,0 +1,1008 @@
+//! State: one word, a token bucket's position (see [`token_bucket`](super::token_bucket)) and
+//! beside it the capacity that slices have.
+//!
+//! ```text
+//! used | sliced            `used` on the lattice, in all upper bits, so that it wraps off the top
+//!
+//!          used                 position = ticks(now) * gain
+//!   --------|------------------------|------>       available = (position - used) / cost: the rest
+//!           |<---- at most ---->|                   full - sliced * cost
+//! ```
+//!
+//! Invariant: for each instant up to which anybody has taken, or a slice may take from what it has
+//! (`until`), `used` is no further behind the position of that instant than the rest can hold.
+//!
+//! So at any such instant the rest, and all that slices can have, are at most a full bucket; and
+//! nothing that comes later fills the rest anew with what had no room then. To keep that, whoever
+//! lets a slice take until some instant moves `used` up to there *in advance*, where it lies
+//! further back:
+//!
+//! - *take*: as in a token bucket of `burst - sliced`.
+//! - *cut*: takes the size, adds it to `sliced`, and settles in advance.
+//! - *draw*: takes what the slice lacks and up to half of what is left, and settles in advance.
+//! - *drop*: `used -= have, sliced -= size`. A slice never has more than its size, so that the
+//!   invariant of the others stays; no time is needed, so that nothing is lost however late it is,
+//!   and no loop.
+
+use core::time::Duration;
+
+use crate::limiter::queue_limiter::replenishing;
+use crate::limiters::bucket_settings::BucketSettings;
+use crate::limiters::lattice::{Balance, Lattice, Terms};
+use crate::limiters::slice::sealed::{Share, Source};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::time::grid::Grid;
+use crate::time::timestamp::saturating_duration;
+use crate::word::{AtomicWord, NativeWord, Word, narrow};
+use crate::{
+    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
+    Setting, SettingsError, Slice, Timestamp,
+};
+
+/// A token bucket that slices can be cut from: shares that a thread takes from without an atomic
+/// access.
+///
+/// Without slices it decides exactly as a [`TokenBucket`](crate::TokenBucket) does. With slices,
+/// each has up to its size, and takes more from the rest as it needs it; the rest is everybody's,
+/// at a capacity that is less by the slices' sizes.
+///
+/// **Bound.** All admissions, of slices and of the rest, in any span of length t are at most
+/// `burst + rate * t` permits, whatever the slices have and however long they do nothing; t counts
+/// in whole [ticks](Self::tick).
+///
+/// **Slices** have at most half of the burst together, so that the rest has room for what comes in
+/// while they take what they have: else the rate would starve. A bucket with a burst of 1 has none.
+/// Under saturated demand at least 99 % of the rate is admitted (tested). What an idle slice has is
+/// nobody else's, at most that half.
+///
+/// A slice that takes from what it has does not write down when. So a slice that is cut, drawn on
+/// or has not asked the rest for [`hold`](Self::hold) settles for so long in advance: meanwhile the
+/// rest may be told up to an eighth of the unsliced half less than it would hold. The longer the
+/// hold, the fewer writes; it is the time in which that eighth comes in.
+///
+/// **Giving back.** While a slice is out, a take from the rest cannot be undone: a refund, and an
+/// [`AllOf`](crate::AllOf) that is rolled back after this bucket has granted, return nothing. The
+/// `n` permits of that take come back by time, in `n / rate`, and until then the rest holds as many
+/// less; nothing else is lost. The reason: a slice that settles in advance writes nothing where the
+/// take has moved the rest far enough ahead. So nothing tells the refund up to when the slice may
+/// take; moved back further than that, the rest would hold what the slice has taken once more, and
+/// together they would pass the burst. Without slices, a take that is the last one is undone
+/// exactly.
+///
+/// **Cost.** A slice's grant: see [`Slice`]. Everybody else's is one compare-exchange, as a token
+/// bucket's; a denial is the load alone. Lock-free; a slice's drop is one subtraction. All accesses
+/// are `Relaxed`: a token carries no data.
+///
+/// **Exact.** The rate has no drift, and retry times are exact to the nanosecond, for whoever asks
+/// alone.
+///
+/// **Horizon.** The lattice has the bits that are left of the word by half of the burst, say 58 of
+/// 64 for a burst of 100; the builder chooses the tick as for an
+/// [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. The word wraps
+/// as a token bucket's does: idle for whole multiples of the [horizon](Self::horizon), the bucket
+/// may be told less than full, and a slice be denied what it has, for about the staleness.
+///
+/// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches for each
+/// thread as in tcmalloc.
+///
+/// ```
+/// use portcullis_core::{Rate, SlicedBucket, Timestamp};
+///
+/// static LIMIT: SlicedBucket = SlicedBucket::new(Rate::per_second(10), 20);
+///
+/// let at = Timestamp::from_millis;
+/// let slice = LIMIT.slice_at(at(0), 8)?;
+/// assert!(slice.try_acquire_at(at(0), 5).is_ok());
+/// assert!(LIMIT.try_acquire_at(at(0), 10).is_ok());
+/// assert!(
+///     LIMIT.try_acquire_at(at(0), 1).is_err(),
+///     "the rest is used up"
+/// );
+/// assert!(slice.try_acquire_at(at(0), 3).is_ok(), "the slice has more");
+/// assert!(
+///     slice.try_acquire_at(at(100), 1).is_ok(),
+///     "what has come in is for all"
+/// );
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Debug)]
+pub struct SlicedBucket<W: Word = NativeWord> {
+    word: AtomicWord<W>,
+    gain: W,
+    cost: W,
+    full: W,
+    behind: W,
+    burst: W,
+    /// The most that slices have together.
+    most: W,
+    /// Bits of `sliced`.
+    low: u32,
+    /// For how many ticks a slice settles in advance.
+    hold: u64,
+    ticks: Grid,
+}
+
+impl SlicedBucket {
+    const_unless_loom! {
+        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
+        /// full, and without slices.
+        ///
+        /// # Panics
+        ///
+        /// Where [`SlicedBucketBuilder::build`] would return an error; in a constant or a static,
+        /// that is a compile error.
+        ///
+        /// ```
+        /// use portcullis_core::{Rate, SlicedBucket};
+        /// static LIMIT: SlicedBucket = SlicedBucket::new(Rate::per_second(1_000), 100);
+        /// ```
+        pub const fn new(rate: Rate, burst: u64) -> Self {
+            match Self::builder(rate, burst).build() {
+                Ok(bucket) => bucket,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+
+    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10).build()?;
+    /// assert_eq!((bucket.burst(), bucket.max_sliced()), (10, 5));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(rate: Rate, burst: u64) -> SlicedBucketBuilder {
+        SlicedBucketBuilder {
+            settings: BucketSettings::new(rate, burst),
+        }
+    }
+}
+
+impl<W: Word> SlicedBucket<W> {
+    /// Takes `n` permits of the rest at `now`. With `n = 0` it takes nothing, and is answered as a
+    /// request for 1 would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst without
+    /// what slices have of it, as things are now.
+    ///
+    /// # Cost
+    ///
+    /// A token bucket's, and a multiplication more. Never divides, blocks or panics.
+    ///
+    /// ```
+    /// # use portcullis_core::{Denied, Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::new(Rate::per_second(5), 10);
+    /// let now = Timestamp::ZERO;
+    /// let slice = bucket.slice_at(now, 3)?;
+    /// assert_eq!(bucket.try_acquire_at(now, 5)?.permits(), 5);
+    /// assert!(matches!(
+    ///     bucket.try_acquire_at(now, 3),
+    ///     Err(Denied::Exhausted { .. })
+    /// ));
+    /// assert!(matches!(
+    ///     bucket.try_acquire_at(now, 8),
+    ///     Err(Denied::ExceedsCapacity { capacity: 7, .. })
+    /// ));
+    /// # drop(slice);
+    /// # Ok::<(), Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Cuts a slice of `k` permits at `now`, which one thread owns: see [`Slice`]. With `k = 0` it
+    /// has nothing, and asks the rest each time.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::ExceedsCapacity`] if slices would have more than [`max_sliced`](Self::max_sliced)
+    /// together, as things are now; [`Denied::Exhausted`] if fewer than `k` permits are available.
+    /// Nothing has changed then.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange; lock-free.
+    ///
+    /// ```
+    /// # use portcullis_core::{Denied, Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::new(Rate::per_second(5), 10);
+    /// let now = Timestamp::ZERO;
+    /// let slice = bucket.slice_at(now, 3)?;
+    /// assert_eq!((slice.held(), bucket.available_at(now)), (3, 6));
+    /// assert!(matches!(
+    ///     bucket.slice_at(now, 3),
+    ///     Err(Denied::ExceedsCapacity { capacity: 2, .. })
+    /// ));
+    /// # Ok::<(), Denied>(())
+    /// ```
+    pub fn slice_at(&self, now: Timestamp, k: u32) -> Result<Slice<&Self>, Denied> {
+        Slice::cut_at(self, now, k)
+    }
+
+    /// The whole permits in the rest at `now`; `u64::MAX` at an unlimited rate. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10).available_at(Timestamp::ZERO),
+    ///     10
+    /// );
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let word = self.word.load(Relaxed);
+        let rest = self.rest(word);
+        rest.available(rest.position(self.ticks.index(now)), word >> self.low)
+    }
+
+    /// Whether the bucket is full at `now` and without slices, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{Idle, Rate, SlicedBucket, Timestamp};
+    /// let (bucket, at) = (
+    ///     SlicedBucket::new(Rate::per_second(5), 10),
+    ///     Timestamp::from_secs,
+    /// );
+    /// let slice = bucket.slice_at(at(1), 1).unwrap();
+    /// assert_eq!(bucket.idle_at(at(9)), Idle::InUse);
+    /// drop(slice);
+    /// let settled = Timestamp::from_millis(1_125);
+    /// assert_eq!(
+    ///     bucket.idle_at(at(9)),
+    ///     Idle::Since(settled),
+    ///     "the slice had settled in advance"
+    /// );
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        let word = self.word.load(Relaxed);
+        if self.sliced_in(word) > 0 {
+            return Idle::InUse;
+        }
+        self.rest(word).idle(&self.ticks, word >> self.low, now)
+    }
+
+    /// The most permits that the rest and the slices have together; what the word can count at an
+    /// unlimited rate.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert_eq!(SlicedBucket::new(Rate::per_second(5), 10).burst(), 10);
+    /// ```
+    pub fn burst(&self) -> u64 {
+        self.burst.into()
+    }
+
+    /// The sizes of all slices together.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::new(Rate::per_second(5), 10);
+    /// let _slice = bucket.slice_at(Timestamp::ZERO, 3)?;
+    /// assert_eq!(bucket.sliced(), 3);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn sliced(&self) -> u64 {
+        self.sliced_in(self.word.load(Relaxed))
+    }
+
+    /// The most that slices have together: half of the burst, rounded down.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert_eq!(SlicedBucket::new(Rate::per_second(5), 11).max_sliced(), 5);
+    /// ```
+    pub fn max_sliced(&self) -> u64 {
+        self.most.into()
+    }
+
+    /// For how long a slice settles in advance, and then need not ask the rest until it has too
+    /// few: less than a tick more than this. The time in which an eighth of the unsliced half comes
+    /// in, in whole ticks.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(1_000), 800)
+    ///         .hold()
+    ///         .as_millis(),
+    ///     50
+    /// );
+    /// ```
+    pub fn hold(&self) -> Duration {
+        self.lasting(self.hold)
+    }
+
+    /// The grain in which the bucket counts time.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert_eq!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .tick()
+    ///         .as_micros(),
+    ///     1
+    /// );
+    /// ```
+    pub fn tick(&self) -> Duration {
+        self.lasting(1)
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: at least one
+    /// second. What a slice has it may take at any `now`, however old.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .staleness()
+    ///         .as_secs()
+    ///         > 365 * 86_400
+    /// );
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.span(self.rest(0).staleness())
+    }
+
+    /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`]
+    /// for never.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// assert!(
+    ///     SlicedBucket::new(Rate::per_second(5), 10)
+    ///         .horizon()
+    ///         .as_secs()
+    ///         > 365 * 86_400
+    /// );
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.span(self.rest(0).mask)
+    }
+
+    /// The time in which the position moves by `units`.
+    fn span(&self, units: u64) -> Duration {
+        units
+            .checked_div(self.gain.into())
+            .map_or(Duration::MAX, |ticks| self.lasting(ticks))
+    }
+
+    fn lasting(&self, ticks: u64) -> Duration {
+        saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
+    }
+
+    #[inline(always)]
+    fn sliced_in(&self, word: u64) -> u64 {
+        word & ((1 << self.low) - 1)
+    }
+
+    #[inline(always)]
+    fn pack(&self, used: u64, sliced: u64) -> u64 {
+        (used << self.low | sliced) & W::MASK
+    }
+
+    /// The lattice of the rest, beside what slices have in `word`.
+    #[inline(always)]
+    fn rest(&self, word: u64) -> Lattice {
+        let (sliced, cost): (u64, u64) = (self.sliced_in(word), self.cost.into());
+        Lattice {
+            gain: self.gain.into(),
+            cost,
+            full: Into::<u64>::into(self.full) - sliced * cost,
+            debt: 0,
+            behind: self.behind.into(),
+            burst: self.burst() - sliced,
+            mask: W::MASK >> self.low,
+        }
+    }
+
+    #[inline(always)]
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let tick = self.ticks.index(now);
+        let denied = Denied::Exhausted { now, permits: n };
+        let mut word = self.word.load(Relaxed);
+        loop {
+            let rest = self.rest(word);
+            if u64::from(n) > rest.burst {
+                return Err(exceeds(n, rest.burst));
+            }
+            let (price, used) = (u64::from(n) * rest.cost, word >> self.low);
+            let position = rest.position(tick);
+            if price == 0 {
+                // A probe, or no limit: nothing to write.
+                let enough = rest.judge(position, used) >= rest.cost;
+                return if enough {
+                    Ok(Receipt::NONE)
+                } else {
+                    Err(denied)
+                };
+            }
+            let Some(left) = rest.left(position, used, price) else {
+                return Err(denied);
+            };
+            let next = self.pack(left, self.sliced_in(word));
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
+                Ok(_) => return Ok(Receipt::dated(next, now.as_nanos())),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn look(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        let seen = self.word.load(Relaxed);
+        let rest = self.rest(seen);
+        if u64::from(n) > rest.burst {
+            return Err(exceeds(n, rest.burst));
+        }
+        let price = u64::from(n.max(1)) * rest.cost;
+        match rest.left(
+            rest.position(self.ticks.index(now)),
+            seen >> self.low,
+            price,
+        ) {
+            Some(_) if n == 0 => Ok(Plan::NONE),
+            Some(left) => Ok(Plan {
+                seen,
+                left: self.pack(left, self.sliced_in(seen)),
+            }),
+            None => Err(Denied::Exhausted { now, permits: n }),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n)
+    }
+
+    /// Takes a take back, if nobody has taken since: any later take builds on the word that this
+    /// one left. Beside slices the word does not tell: one may have found itself settled by this
+    /// take, and have taken since.
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let left = receipt.note();
+        let lattice = self.rest(left);
+        if n == 0 || lattice.is_unlimited() {
+            return receipt.refunded(n);
+        }
+        let tick = self.ticks.index(now);
+        let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
+        if self.sliced_in(left) > 0 || lattice.is_outlived(taken_in, tick) {
+            return receipt.refunded(0);
+        }
+        let restored = self.pack(
+            lattice.restored(lattice.position(tick), left >> self.low, n),
+            0,
+        );
+        loop {
+            match self
+                .word
+                .compare_exchange_weak(left, restored, Relaxed, Relaxed)
+            {
+                Ok(_) => return Receipt::dated(restored, receipt.time()).refunded(n),
+                Err(newer) if newer == left => {}
+                Err(_) => return receipt.refunded(0),
+            }
+        }
+    }
+
+    /// The last tick in which a slice may take that settles in `tick`.
+    fn held_until(&self, tick: u64) -> u64 {
+        tick.saturating_add(self.hold)
+    }
+
+    /// The last instant of `tick`.
+    fn end_of(&self, tick: u64) -> Timestamp {
+        let next = tick.checked_add(1).and_then(|next| self.ticks.start(next));
+        next.map_or(Timestamp::MAX, |next| {
+            Timestamp::from_nanos(next.as_nanos() - 1)
+        })
+    }
+
+    /// What a slice finds in the rest, if that has what the slice lacks.
+    fn judge(
+        &self,
+        rest: &Lattice,
+        word: u64,
+        share: Share,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Balance, Denied> {
+        let lack = u64::from(share.lacks(n));
+        if lack > rest.burst {
+            return Err(exceeds(n, u64::from(share.have) + rest.burst));
+        }
+        let balance = self.balance(rest, word, now);
+        if lack * rest.cost > balance.available || self.may_have_wrapped(rest, &balance, share, now)
+        {
+            return Err(Denied::Exhausted { now, permits: n });
+        }
+        Ok(balance)
+    }
+
+    fn balance(&self, rest: &Lattice, word: u64, now: Timestamp) -> Balance {
+        rest.balance(rest.position(self.ticks.index(now)), word >> self.low)
+    }
+
+    /// Whether `now` is late for the word, or the word has wrapped since the slice has settled: it
+    /// lies so far back that both look alike. If it has wrapped, what the slice took could be taken
+    /// again by one who is late.
+    fn may_have_wrapped(
+        &self,
+        rest: &Lattice,
+        balance: &Balance,
+        share: Share,
+        now: Timestamp,
+    ) -> bool {
+        let idle = self
+            .ticks
+            .index(now)
+            .saturating_sub(self.ticks.index(share.until));
+        balance.owed > 0 && idle.saturating_mul(rest.gain) >= rest.behind - rest.full
+    }
+}
+
+/// More was asked for than there can be; that is less than `n`, so it fits.
+#[inline(always)]
+fn exceeds(n: u32, capacity: u64) -> Denied {
+    Denied::ExceedsCapacity {
+        permits: n,
+        capacity: capacity as u32,
+    }
+}
+
+impl<W: Word> Source for SlicedBucket<W> {
+    fn cut(&self, now: Timestamp, k: u32) -> Result<Share, Denied> {
+        if k == 0 {
+            return Ok(Share::EMPTY);
+        }
+        let held = self.held_until(self.ticks.index(now));
+        let mut word = self.word.load(Relaxed);
+        loop {
+            let sliced = self.sliced_in(word);
+            let most = self.max_sliced() - sliced;
+            if u64::from(k) > most {
+                return Err(exceeds(k, most));
+            }
+            let rest = self.rest(word);
+            let balance = self.balance(&rest, word, now);
+            let price = u64::from(k) * rest.cost;
+            if price > balance.available {
+                return Err(Denied::Exhausted { now, permits: k });
+            }
+            let taken = balance.from.wrapping_add(price) & rest.mask;
+            let after = self.rest(sliced + u64::from(k));
+            let settled = after.balance(after.position(held), taken).from;
+            let next = self.pack(settled, sliced + u64::from(k));
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
+                Ok(_) => {
+                    return Ok(Share {
+                        size: k,
+                        have: k,
+                        until: self.end_of(held),
+                        draws: 0,
+                    });
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    fn draw(&self, share: Share, now: Timestamp, n: u32) -> Result<Share, Denied> {
+        let lack = share.lacks(n);
+        let held = self.held_until(self.ticks.index(now));
+        let mut word = self.word.load(Relaxed);
+        loop {
+            let rest = self.rest(word);
+            let balance = self.judge(&rest, word, share, now, n)?;
+            if n == 0 {
+                return Ok(share);
+            }
+            let (mut extra, mut draws) = (0, share.draws);
+            if lack > 0 {
+                // At most half of what is left, by halves rather than a division.
+                let spare = (balance.available - u64::from(lack) * rest.cost) / 2;
+                extra = share.size;
+                while u64::from(extra) * rest.cost > spare {
+                    extra /= 2;
+                }
+                draws = draws.wrapping_add(1);
+            }
+            let drawn = u64::from(lack) + u64::from(extra);
+            let taken = balance.from.wrapping_add(drawn * rest.cost) & rest.mask;
+            let settled = rest.balance(rest.position(held), taken).from;
+            let next = self.pack(settled, self.sliced_in(word));
+            let after = Share {
+                have: (u64::from(share.have) + drawn - u64::from(n)) as u32,
+                until: share.until.max(self.end_of(held)),
+                draws,
+                ..share
+            };
+            if next == word {
+                // It lies far enough ahead: a guess, but no decision that comes after the word was
+                // so takes that back.
+                return Ok(after);
+            }
+            match self
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+            {
+                Ok(_) => return Ok(after),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    fn peek_for(&self, share: Share, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let word = self.word.load(Relaxed);
+        self.judge(&self.rest(word), word, share, now, n)
+            .map(|_| ())
+    }
+
+    fn available_for(&self, share: Share, now: Timestamp) -> u64 {
+        let word = self.word.load(Relaxed);
+        let rest = self.rest(word);
+        let balance = self.balance(&rest, word, now);
+        if self.may_have_wrapped(&rest, &balance, share, now) {
+            return 0;
+        }
+        let available = balance.available.checked_div(rest.cost).unwrap_or(u64::MAX);
+        available.saturating_add(share.have.into())
+    }
+
+    fn capacity_for(&self, share: Share) -> u64 {
+        Limiter::capacity(self).saturating_add(share.have.into())
+    }
+
+    fn retry_for(&self, share: Share, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Limiter::retry(self, denied);
+        };
+        let lack = share.lacks(permits);
+        if lack > 0 {
+            return Limiter::retry(self, Denied::Exhausted { now, permits: lack });
+        }
+        let word = self.word.load(Relaxed);
+        let rest = self.rest(word);
+        let balance = self.balance(&rest, word, now);
+        if !self.may_have_wrapped(&rest, &balance, share, now) {
+            return Retry::At(now);
+        }
+        let tick = rest.settled(self.ticks.index(now), balance.owed);
+        tick.and_then(|tick| self.ticks.start(tick))
+            .map_or(Retry::Never, Retry::At)
+    }
+
+    #[inline(always)]
+    fn released(&self, _: Share, _: u32) -> Option<u32> {
+        None
+    }
+
+    fn give_back(&self, share: Share) {
+        let units = u64::from(share.have) * Into::<u64>::into(self.cost);
+        // `sliced` counts the size, so that its bits never borrow.
+        self.word
+            .fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed);
+    }
+}
+
+impl<W: Word> Limiter for SlicedBucket<W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n)
+    }
+
+    #[inline]
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look(now, n).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
+    }
+
+    /// All of them, if the bucket is as the take left it and has no slices; else none: they come
+    /// back by refill. A take that is given back in whole counts as never made, and so does a slice
+    /// that is given back in whole, also for what the newest `now` was.
+    #[inline]
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.undo(now, n, receipt)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    /// The burst without what slices have of it.
+    fn capacity(&self) -> u64 {
+        self.burst() - self.sliced()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    /// For more than the rest can hold beside the slices, but not more than the burst:
+    /// [`Retry::OnRelease`], when slices are dropped. For more than that, behind others: what comes
+    /// into the rest beside the slices that there are.
+    fn retry(&self, denied: Denied) -> Retry {
+        let word = self.word.load(Relaxed);
+        let rest = self.rest(word);
+        let permits = u64::from(denied.permits());
+        if permits > rest.burst && permits <= self.burst() {
+            return Retry::OnRelease;
+        }
+        rest.retry(&self.ticks, word >> self.low, denied)
+    }
+}
+
+impl<W: Word> Composable for SlicedBucket<W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.look(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        // A plan that takes nothing is for a probe, or for no limit.
+        if plan.left != plan.seen
+            && self
+                .word
+                .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
+                .is_ok()
+        {
+            return Ok(Receipt::dated(plan.left, now.as_nanos()));
+        }
+        self.take_anew(now, n)
+    }
+}
+
+replenishing!([W: Word] SlicedBucket<W>);
+
+/// Settings of a [`SlicedBucket`]; from [`SlicedBucket::builder`]. It has no debt: what slices have
+/// could not be owed.
+///
+/// ```
+/// use portcullis_core::{Rate, SlicedBucket, Timestamp};
+///
+/// let bucket = SlicedBucket::builder(Rate::per_second(10), 10)
+///     .initial(9)
+///     .build()?;
+/// let slice = bucket.slice_at(Timestamp::ZERO, 4).unwrap();
+/// assert_eq!((slice.held(), bucket.available_at(Timestamp::ZERO)), (4, 5));
+/// # drop(slice);
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct SlicedBucketBuilder {
+    settings: BucketSettings,
+}
+
+impl SlicedBucketBuilder {
+    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
+    /// burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(4)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.settings.initial = permits;
+        self
+    }
+
+    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// [`Timestamp::ZERO`].
+    ///
+    /// An earlier `now`, by up to the staleness, is told no more than this one would be.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let start = Timestamp::from_secs(60);
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .origin(start)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(start), 0);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.settings.origin = origin;
+        self
+    }
+
+    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
+    /// the [`origin`](Self::origin). Default: continuously. The bound is then that of a
+    /// [stepwise token bucket](crate::TokenBucketBuilder::stepwise).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .stepwise()
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn stepwise(mut self) -> Self {
+        self.settings.terms.stepwise = true;
+        self
+    }
+
+    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
+    /// tick brings a farther horizon.
+    ///
+    /// Default: 1 ns where the burst leaves all 64 bits; else the finest of 1 µs, 10 µs, ... 10 s
+    /// (from 1 ns up with a 32-bit word) whose horizon is an hour or more.
+    ///
+    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.settings.terms.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .staleness(Duration::from_secs(60))
+    ///     .build()?;
+    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.settings.terms.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// The bucket, on the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: as
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build), in the bits that half
+        /// of the burst leaves.
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, Setting, SettingsError, SlicedBucket};
+        /// let settings = SlicedBucket::builder(Rate::per_second(5), 10).initial(11);
+        /// let refused = settings.build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
+        /// ```
+        pub const fn build(self) -> Result<SlicedBucket, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// The bucket on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, SlicedBucket};
+        /// let bucket: SlicedBucket<u32> =
+        ///     SlicedBucket::builder(Rate::per_second(5), 10).build_on()?;
+        /// assert_eq!(bucket.tick().as_micros(), 10);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<SlicedBucket<W>, SettingsError> {
+            let terms = self.settings.terms;
+            let most = terms.burst / 2;
+            let low = bits(most);
+            let started = if low < W::BITS {
+                self.settings.start(W::BITS - low)
+            } else {
+                Err(SettingsError::TooLarge { setting: Setting::Burst, max: 0 })
+            };
+            let (lattice, ticks, used) = match started {
+                Ok(start) => start,
+                Err(error) => return Err(refusal::<W>(terms, low, error)),
+            };
+            // At an unlimited rate, any request fits, but the word counts no more.
+            let most = if most > lattice.burst / 2 { lattice.burst / 2 } else { most };
+            // An eighth of what the rest holds at least.
+            let hold = match ((lattice.full - most * lattice.cost) / 8).checked_div(lattice.gain) {
+                Some(ticks) => ticks,
+                None => u64::MAX,
+            };
+            Ok(SlicedBucket {
+                word: AtomicWord::new(used << low),
+                gain: narrow(lattice.gain),
+                cost: narrow(lattice.cost),
+                full: narrow(lattice.full),
+                behind: narrow(lattice.behind),
+                burst: narrow(lattice.burst),
+                most: narrow(most),
+                low,
+                hold,
+                ticks,
+            })
+        }
+    }
+}
+
+/// The bits that numbers up to `most` take.
+const fn bits(most: u64) -> u32 {
+    u64::BITS - most.leading_zeros()
+}
+
+/// `error`, or the largest burst that would do: half of it takes bits, `low` of them here, and so
+/// leaves fewer to the lattice.
+const fn refusal<W: Word>(terms: Terms, low: u32, error: SettingsError) -> SettingsError {
+    let SettingsError::TooLarge {
+        setting: Setting::Burst | Setting::Rate,
+        ..
+    } = error
+    else {
+        return error;
+    };
+    let mut low = if low < W::BITS { low + 1 } else { W::BITS };
+    while low > 0 {
+        low -= 1;
+        let (least, most) = (1 << low, if low == 63 { u64::MAX } else { (2 << low) - 1 });
+        if (Terms {
+            burst: least,
+            ..terms
+        })
+        .lattice(W::BITS - low)
+        .is_ok()
+        {
+            let max = match (Terms {
+                burst: most,
+                ..terms
+            })
+            .lattice(W::BITS - low)
+            {
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Burst,
+                    max,
+                }) => max,
+                _ => most,
+            };
+            return SettingsError::TooLarge {
+                setting: Setting::Burst,
+                max,
+            };
+        }
+    }
+    error
+}

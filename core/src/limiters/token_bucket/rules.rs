@@ -1,0 +1,301 @@
+//! State: one word, `used`, the position up to which the tokens that ever came in are used up.
+//!
+//! ```text
+//! a lattice, wrapping in the word:  1 tick = gain units, 1 permit = cost units, gain / cost = rate
+//!
+//!        used                  position = ticks(now) * gain
+//!   ------|------------------------|------>        available = (position - used) / cost
+//!         |<---- at most full ---->|               full      = burst * cost
+//! ```
+//!
+//! Invariant: `used` never exceeds the position of the newest `now`, and a take moves it by exactly
+//! `cost` for each permit from no further back than `full` behind that `now`.
+//!
+//! Seen from `used`, the wrapped distance to the position says all, read off one circle:
+//!
+//! ```text
+//! 0 ........ full | full+1 ................ behind-1 | behind ........ 2^bits-1
+//!  this much is    |  idle for longer than it takes   |  `now` is older than the newest:
+//!  available       |  to fill: full                   |  nothing available
+//! ```
+//!
+//! One multiplication and no rounding: gain and cost are the configured rate in lowest terms, so
+//! that the bucket agrees with a continuous one in rational arithmetic on every decision. A rate in
+//! steps is the same lattice with a tick as long as the period.
+
+use core::time::Duration;
+
+use crate::limiters::lattice::{Lattice, used_after};
+use crate::rules::{TableRules, Verdict, WordRules};
+use crate::time::grid::Grid;
+use crate::time::timestamp::saturating_duration;
+use crate::word::{KeyedWord, Word, narrow};
+use crate::{Denied, Idle, Rate, Receipt, Retry, Timestamp, TokenBucket};
+
+/// The rules of a [`TokenBucket`], without its word: for a [`Keyed`](crate::Keyed) table, which has
+/// a word for each key. Nothing can be taken from rules.
+///
+/// By default for the bits that an entry of a table has for a state. By [`new`](Self::new), or with
+/// all settings by [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules).
+///
+/// ```
+/// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
+///
+/// static USERS: Keyed<TokenBucketRules, [Line; 64]> = Keyed::new(
+///     TokenBucketRules::new(Rate::per_second(10), 2),
+///     [const { Line::new() }; 64],
+///     Seed::new(),
+/// );
+///
+/// let now = Timestamp::from_secs(9);
+/// assert!(USERS.key("alice").try_acquire_at(now, 2).is_ok());
+/// assert!(USERS.key("alice").try_acquire_at(now, 1).is_err());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TokenBucketRules<W: Word = KeyedWord> {
+    gain: W,
+    cost: W,
+    full: W,
+    debt: W,
+    behind: W,
+    burst: W,
+    ticks: Grid,
+}
+
+impl TokenBucketRules {
+    /// The rules of buckets that gain permits at `rate` and hold at most `burst` (at least 1).
+    ///
+    /// # Panics
+    ///
+    /// Where [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules) would return an error;
+    /// in a constant or a static, that is a compile error.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// const RULES: TokenBucketRules = TokenBucketRules::new(Rate::per_second(10), 2);
+    /// assert_eq!(RULES.burst(), 2);
+    /// ```
+    #[must_use]
+    pub const fn new(rate: Rate, burst: u64) -> Self {
+        match TokenBucket::builder(rate, burst).rules() {
+            Ok(rules) => rules,
+            Err(error) => error.refuse(),
+        }
+    }
+}
+
+impl<W: Word> TokenBucketRules<W> {
+    /// Rules on a lattice that fits the word.
+    pub(super) const fn on(lattice: &Lattice, ticks: Grid) -> Self {
+        Self {
+            gain: narrow(lattice.gain),
+            cost: narrow(lattice.cost),
+            full: narrow(lattice.full),
+            debt: narrow(lattice.debt),
+            behind: narrow(lattice.behind),
+            burst: narrow(lattice.burst),
+            ticks,
+        }
+    }
+
+    /// The most permits that a bucket holds; what the word can count at an unlimited rate.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// assert_eq!(TokenBucketRules::new(Rate::per_second(5), 10).burst(), 10);
+    /// ```
+    pub fn burst(&self) -> u64 {
+        self.burst.into()
+    }
+
+    /// The grain in which a bucket counts time.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// let rules = TokenBucket::builder(Rate::per_second(5), 10)
+    ///     .tick(Duration::from_millis(1))
+    ///     .rules()?;
+    /// assert_eq!(rules.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn tick(&self) -> Duration {
+        Duration::from_nanos(self.ticks.step())
+    }
+
+    /// How much older than the newest `now` another one may be for the bound to hold: see
+    /// [`TokenBucket::staleness`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
+    /// assert!(rules.staleness().as_secs() >= 1);
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.span(self.lattice().staleness())
+    }
+
+    /// After how much idle time a word repeats, [`Duration::MAX`] for never: see
+    /// [`TokenBucket::horizon`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
+    /// assert!(rules.horizon() > 4 * rules.staleness());
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.span(W::MASK)
+    }
+
+    /// The time in which the position moves by `units`.
+    fn span(&self, units: u64) -> Duration {
+        match units.checked_div(self.gain.into()) {
+            Some(ticks) => saturating_duration(u128::from(ticks) * u128::from(self.ticks.step())),
+            None => Duration::MAX,
+        }
+    }
+
+    #[inline(always)]
+    fn lattice(&self) -> Lattice {
+        Lattice {
+            gain: self.gain.into(),
+            cost: self.cost.into(),
+            full: self.full.into(),
+            debt: self.debt.into(),
+            behind: self.behind.into(),
+            burst: self.burst.into(),
+            mask: W::MASK,
+        }
+    }
+
+    #[inline(always)]
+    fn position(&self, now: Timestamp) -> u64 {
+        self.lattice().position(self.ticks.index(now))
+    }
+
+    /// As [`judge`](WordRules::judge), where up to the declared debt may be owed afterwards.
+    pub(super) fn force(&self, used: u64, now: Timestamp, n: u32) -> Verdict {
+        let lattice = self.lattice();
+        let most = lattice
+            .burst
+            .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0));
+        if u64::from(n) > most {
+            return Verdict::denied(Denied::exceeding(n, most));
+        }
+        if n == 0 || lattice.is_unlimited() {
+            return Verdict::ALLOWED;
+        }
+        match lattice.forced(self.position(now), used, n) {
+            Some((left, _)) => Verdict::granted(left),
+            None => Verdict::denied(Denied::Exhausted { now, permits: n }),
+        }
+    }
+
+    /// Any word as one that such a bucket can have written.
+    pub(super) fn fitting(&self, word: u64) -> u64 {
+        // One without a limit has one state.
+        if self.lattice().is_unlimited() {
+            0
+        } else {
+            word & W::MASK
+        }
+    }
+}
+
+/// A request as a bucket sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketRequest {
+    now: Timestamp,
+    n: u32,
+    position: u64,
+    /// 0 for a probe, or where there is no limit.
+    price: u64,
+}
+
+impl<W: Word> WordRules for TokenBucketRules<W> {
+    type Word = W;
+    type Request = BucketRequest;
+
+    #[inline(always)]
+    fn request(&self, now: Timestamp, n: u32) -> Result<BucketRequest, Denied> {
+        if u64::from(n) > self.burst() {
+            return Err(Denied::exceeding(n, self.burst()));
+        }
+        let price = u64::from(n) * self.cost.into();
+        Ok(BucketRequest {
+            now,
+            n,
+            price,
+            position: self.position(now),
+        })
+    }
+
+    #[inline(always)]
+    fn judge(&self, used: u64, request: BucketRequest) -> Verdict {
+        let BucketRequest {
+            now,
+            n,
+            position,
+            price,
+        } = request;
+        let denied = Verdict::denied(Denied::Exhausted { now, permits: n });
+        if price == 0 {
+            core::hint::cold_path();
+            let enough = self.lattice().judge(position, used) >= self.cost.into();
+            return if enough { Verdict::ALLOWED } else { denied };
+        }
+        let behind = || self.behind.into();
+        match used_after(position, used, price, self.full.into(), W::MASK, behind) {
+            Some(left) => Verdict::granted(left),
+            None => denied,
+        }
+    }
+
+    #[inline(always)]
+    fn receipt(&self, left: u64, now: Timestamp) -> Receipt {
+        Receipt::dated(left, now.as_nanos())
+    }
+
+    /// All of them, if the bucket is as the take left it.
+    fn refund(
+        &self,
+        used: u64,
+        now: Timestamp,
+        n: u32,
+        receipt: &Receipt,
+    ) -> Option<(u64, Receipt)> {
+        let (lattice, tick) = (self.lattice(), self.ticks.index(now));
+        let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
+        if used != receipt.note() || lattice.is_outlived(taken_in, tick) {
+            return None;
+        }
+        let restored = lattice.restored(lattice.position(tick), used, n);
+        Some((restored, Receipt::dated(restored, receipt.time())))
+    }
+
+    fn available(&self, used: u64, now: Timestamp) -> u64 {
+        self.lattice().available(self.position(now), used)
+    }
+
+    fn idle(&self, used: u64, now: Timestamp) -> Idle {
+        self.lattice().idle(&self.ticks, used, now)
+    }
+
+    fn retry(&self, used: u64, denied: Denied) -> Retry {
+        self.lattice().retry(&self.ticks, used, denied)
+    }
+}
+
+impl<W: Word> TableRules for TokenBucketRules<W> {
+    fn fresh(&self, now: Timestamp) -> u64 {
+        self.position(now).wrapping_sub(self.full.into()) & W::MASK
+    }
+
+    fn is_forgettable(&self, used: u64, now: Timestamp, since: Timestamp) -> bool {
+        self.lattice().is_full_since(&self.ticks, used, now, since)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+}

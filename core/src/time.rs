@@ -1,0 +1,5 @@
+//! The units of time and rate, and time in equal steps.
+
+pub(crate) mod grid;
+pub(crate) mod rate;
+pub(crate) mod timestamp;

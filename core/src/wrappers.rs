@@ -1,0 +1,5 @@
+//! Limiters around any other limiter.
+
+pub(crate) mod counted;
+pub(crate) mod escalation;
+pub(crate) mod penalty;

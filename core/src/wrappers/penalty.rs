@@ -1,0 +1,731 @@
+//! State: one word, [`until`](crate::word::hold), beside that of the limiter; with a threshold, a
+//! second one that counts denials, as the end and the count of a
+//! [fixed window](crate::limiters::fixed_window) that the first of them starts.
+//!
+//! ```text
+//!   limiter:   granted  granted  denied |                            | granted
+//!   until:                              |-------- Penalized ---------|
+//!                                       written once, by the denial  |
+//! ```
+//!
+//! A request looks at `until` first, and takes from the limiter only where it is over; so whatever
+//! races, the limiter's own bound holds.
+
+use core::hint::cold_path;
+use core::time::Duration;
+
+use crate::limiter::composable::{as_composed, plan, take_as_planned};
+use crate::limiter::metadata::{self, Metadata};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::word::hold::{Hold, NEVER};
+use crate::word::settings;
+use crate::word::stamped::Started;
+use crate::word::{AtomicWord, NativeWord, Word};
+use crate::{
+    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
+    Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
+};
+
+/// A limiter that, after a denial, keeps denying for a time.
+///
+/// When the limiter inside denies, for another reason than that more was asked for than it can ever
+/// hold, a penalty starts: for at least `wait` all requests are denied as [`Denied::Penalized`].
+/// With a [threshold](PenaltyBuilder::after) it takes several denials. The denial that starts the
+/// penalty is reported as what it is. A probe (`n = 0`), and a look
+/// ([`peek_at`](Limiter::peek_at)), never starts a penalty.
+///
+/// In an [`AllOf`](crate::AllOf) only a denial by the limiter inside starts one, not a denial by
+/// another part, which rolls the grant back. It counts also where another part of the same
+/// composition, which names that limiter in another way, has the permits, and where a composition
+/// that is about to be rolled back has them: who asked was denied.
+///
+/// **Bound.** That of the limiter inside, always; and no request that begins after the penalty has
+/// started is admitted until `wait` has passed since the `now` of the denial that started it. A
+/// request that has found no penalty on, and is paused before it takes from the limiter inside, may
+/// still be granted by it after another one has started the penalty: it began before.
+///
+/// **Writes.** A penalty writes once, when it starts. Denials during it write nothing, and do not
+/// prolong it. Once it has been over for the [`staleness`](Self::staleness), the next grant clears
+/// the word.
+///
+/// **Cost.** A grant pays one load, and a comparison of what was loaded, more than without a
+/// penalty. Lock-free where the limiter inside is; all accesses are `Relaxed`: one word says all.
+///
+/// **Horizon.** The word wraps. A penalty is seen by every `now` up to
+/// [`staleness`](Self::staleness) older than the newest one. A limiter that has a penalty and then
+/// grants nothing for whole multiples of [`horizon`](Self::horizon) may find it on once more, for
+/// at most the wait and that staleness: it denies needlessly, and never too little.
+///
+/// Source: `ThrottlingInSeconds` of `OneAccess`, the `minDecisionDuration` of ATS, and the `Wait`
+/// of Ocelot; for Ocelot's own rule, in which the count begins anew after the wait, see
+/// [`CooldownWindow`](crate::CooldownWindow).
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Denied, Penalty, Rate, Retry, Timestamp, TokenBucket};
+///
+/// static LIMIT: Penalty<TokenBucket> = Penalty::new(
+///     TokenBucket::new(Rate::per_second(10), 2),
+///     Duration::from_secs(30),
+/// );
+///
+/// let now = Timestamp::from_secs(60);
+/// assert!(LIMIT.try_acquire_at(now, 2).is_ok());
+/// assert!(matches!(
+///     LIMIT.try_acquire_at(now, 1),
+///     Err(Denied::Exhausted { .. })
+/// ));
+///
+/// // The bucket is full again, and the penalty still on.
+/// let later = Timestamp::from_secs(61);
+/// let denied = LIMIT.try_acquire_at(later, 1).unwrap_err();
+/// assert_eq!(
+///     denied,
+///     Denied::Penalized {
+///         now: later,
+///         permits: 1
+///     }
+/// );
+/// assert_eq!(denied.retry(&LIMIT), Retry::At(Timestamp::from_secs(90)));
+/// assert!(LIMIT.try_acquire_at(Timestamp::from_secs(90), 1).is_ok());
+/// ```
+#[derive(Debug)]
+pub struct Penalty<L, W: Word = NativeWord> {
+    until: AtomicWord<W>,
+    /// Nobody looks at this one without a threshold.
+    denials: AtomicWord<W>,
+    hold: Hold<W>,
+    spared: Option<Spared<W>>,
+    limiter: L,
+}
+
+impl Penalty<Unlimited> {
+    /// Settings for penalties of at least `wait`, 1 ns to 292 years, to be put
+    /// [around](PenaltySettings::around) a limiter.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty};
+    /// let limit = Penalty::builder(Duration::from_secs(5))
+    ///     .build()?
+    ///     .around(Concurrency::new(2));
+    /// assert_eq!(limit.limiter().limit(), 2);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(wait: Duration) -> PenaltyBuilder {
+        PenaltyBuilder {
+            wait,
+            denials: 1,
+            within: Duration::from_nanos(1),
+            tick: None,
+            staleness: None,
+        }
+    }
+}
+
+impl<L> Penalty<L> {
+    const_unless_loom! {
+        /// Penalties of at least `wait`, 1 ns to 292 years, after each denial of `limiter`.
+        ///
+        /// # Panics
+        ///
+        /// Where [`PenaltyBuilder::build`] would return an error; in a constant or a static, that
+        /// is a compile error.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{Concurrency, Penalty};
+        /// static LIMIT: Penalty<Concurrency> =
+        ///     Penalty::new(Concurrency::new(2), Duration::from_secs(5));
+        /// ```
+        pub const fn new(limiter: L, wait: Duration) -> Self {
+            match Penalty::builder(wait).build() {
+                Ok(settings) => settings.around(limiter),
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+}
+
+impl<L, W: Word> Penalty<L, W> {
+    /// Ends the penalty, if one is on. Denials that were counted stay counted.
+    ///
+    /// # Cost
+    ///
+    /// A load, and if there has been a penalty, a compare-exchange.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty, Timestamp};
+    /// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
+    /// let now = Timestamp::ZERO;
+    /// let held = limit.try_acquire_at(now, 1)?;
+    /// assert!(limit.try_acquire_at(now, 1).is_err());
+    /// drop(held);
+    /// assert!(limit.try_acquire_at(now, 1).is_err(), "a penalty is on");
+    /// limit.pardon();
+    /// assert!(limit.try_acquire_at(now, 1).is_ok());
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn pardon(&self) {
+        Hold::stop(&self.until);
+    }
+
+    /// Whether a penalty is on at `now`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty, Timestamp};
+    /// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
+    /// let _held = limit.try_acquire_at(Timestamp::ZERO, 1)?;
+    /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// assert!(limit.is_on_at(Timestamp::from_secs(4)));
+    /// assert!(!limit.is_on_at(Timestamp::from_secs(5)));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn is_on_at(&self, now: Timestamp) -> bool {
+        self.hold.is_on(self.until.load(Relaxed), now)
+    }
+
+    /// How much older than the newest `now` another one may be to find on the penalty that that one
+    /// has started: at least one second.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// assert!(
+    ///     Penalty::new(Unlimited, Duration::from_secs(5)).staleness()
+    ///         >= Duration::from_secs(1)
+    /// );
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.hold.staleness()
+    }
+
+    /// After how long the word repeats: see the type's documentation.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// assert!(
+    ///     Penalty::new(Unlimited, Duration::from_secs(5)).horizon()
+    ///         > Duration::from_secs(3_600)
+    /// );
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.hold.horizon()
+    }
+
+    /// The grain that a start and the wait are rounded up to: a penalty is less than three of them
+    /// longer than the wait.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, PenaltySettings, Unlimited};
+    /// let wide: PenaltySettings<u64> =
+    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
+    /// let narrow: PenaltySettings<u32> =
+    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
+    /// assert_eq!(wide.around(Unlimited).tick(), Duration::from_nanos(1));
+    /// assert_eq!(narrow.around(Unlimited).tick(), Duration::from_micros(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn tick(&self) -> Duration {
+        self.hold.tick()
+    }
+
+    /// The limiter inside.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty};
+    /// let limit = Penalty::new(Concurrency::new(2), Duration::from_secs(5));
+    /// assert_eq!(limit.limiter().limit(), 2);
+    /// ```
+    pub const fn limiter(&self) -> &L {
+        &self.limiter
+    }
+}
+
+impl<L: Limiter, W: Word> Penalty<L, W> {
+    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0` it takes nothing, and is
+    /// answered as a request for 1 would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Penalized`] while a penalty is on; else as the limiter inside, and then a penalty
+    /// may have started.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Denied, Penalty, Timestamp};
+    /// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
+    /// let now = Timestamp::ZERO;
+    /// let _held = limit.try_acquire_at(now, 1)?;
+    /// assert_eq!(
+    ///     limit.try_acquire_at(now, 1).unwrap_err(),
+    ///     Denied::Exhausted { now, permits: 1 }
+    /// );
+    /// assert_eq!(
+    ///     limit.try_acquire_at(now, 1).unwrap_err(),
+    ///     Denied::Penalized { now, permits: 1 }
+    /// );
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// What `take` says, where no penalty is on; a denial may start one.
+    #[inline(always)]
+    fn judge<T>(
+        &self,
+        now: Timestamp,
+        permits: u32,
+        take: impl FnOnce(&L) -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
+        let until = self.until.load(Relaxed);
+        if self.hold.is_on(until, now) {
+            return Err(Denied::Penalized { now, permits });
+        }
+        let decision = take(&self.limiter);
+        if permits > 0 {
+            match decision {
+                Ok(_) => self.hold.clear(&self.until, until, now),
+                Err(ref denied) => {
+                    cold_path();
+                    self.punish(now, *denied);
+                }
+            }
+        }
+        decision
+    }
+
+    fn punish(&self, now: Timestamp, denied: Denied) {
+        if matches!(denied, Denied::ExceedsCapacity { .. }) {
+            return;
+        }
+        if self
+            .spared
+            .is_none_or(|spared| !spared.count(&self.denials, now))
+        {
+            self.hold.start(&self.until, now);
+        }
+    }
+}
+
+impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W> {
+    const SHARED: bool = L::SHARED;
+
+    #[inline]
+    fn release_watched(&self, n: u32) -> Waiting {
+        self.limiter.release_watched(n)
+    }
+
+    fn watch(&self, waits: bool) {
+        self.limiter.watch(waits);
+    }
+
+    fn held(&self) -> u64 {
+        self.limiter.held()
+    }
+}
+
+impl<L: Replenishing, W: Word> Replenishing for Penalty<L, W> {}
+
+impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.judge(now, n, |limiter| limiter.take_at(now, n))
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if self.is_on_at(now) {
+            return Err(Denied::Penalized { now, permits: n });
+        }
+        self.limiter.peek_at(now, n)
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.limiter.refund_at(now, n, receipt)
+    }
+
+    fn id(&self) -> Option<LimiterId> {
+        // Around one without a state there is nothing to be asked for all at once.
+        self.limiter.id().and(LimiterId::of(self))
+    }
+
+    #[inline]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
+    }
+
+    #[inline]
+    fn release(&self, n: u32) {
+        self.limiter.release(n);
+    }
+
+    /// None while a penalty is on.
+    fn available_at(&self, now: Timestamp) -> u64 {
+        if self.is_on_at(now) {
+            0
+        } else {
+            self.limiter.available_at(now)
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limiter.capacity()
+    }
+
+    /// In use while a penalty is on, or denials count; else as the limiter inside, but not since
+    /// before the end of both.
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        let inner = self.limiter.idle_at(now);
+        let inner = match &self.spared {
+            Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner),
+            None => inner,
+        };
+        self.hold.idle(self.until.load(Relaxed), now, inner)
+    }
+
+    /// The longer of the penalty's end and what the limiter inside says.
+    fn retry(&self, denied: Denied) -> Retry {
+        let (now, inner) = match denied {
+            Denied::ExceedsCapacity { .. } => return Retry::Never,
+            Denied::Exhausted { now, .. }
+            | Denied::Crowded { now, .. }
+            | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
+            // The limiter inside has not been asked, and need not know of penalties.
+            Denied::Penalized { now, permits } => match self.limiter.peek_at(now, permits) {
+                Ok(()) => (now, Retry::At(now)),
+                Err(denied) => (now, self.limiter.retry(denied)),
+            },
+        };
+        self.hold.retry(self.until.load(Relaxed), now, inner)
+    }
+
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        if let Some(denied) = denied {
+            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
+            offers.offer(metadata::REASON_PHRASE, || denied.reason());
+        }
+        self.limiter.metadata(now, denied, offers);
+    }
+}
+
+impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        if self.is_on_at(now) {
+            return Err(Denied::Penalized { now, permits: n });
+        }
+        plan(&self.limiter, now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.judge(now, n, |limiter| take_as_planned(limiter, now, n, plan))
+    }
+
+    #[inline]
+    fn is_composed(&self) -> bool {
+        as_composed(&self.limiter).is_some()
+    }
+
+    fn take_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.judge(now, n, |limiter| limiter.take_at_then(now, n, rest))
+    }
+}
+
+/// How many denials in a window do not start a penalty yet.
+#[derive(Clone, Copy, Debug)]
+struct Spared<W: Word> {
+    started: Started<W>,
+    /// The window's length, as a stamp.
+    within: W,
+}
+
+impl<W: Word> Spared<W> {
+    /// Whether a limiter that is `inner` at `now` is as good as new: not while denials count, nor
+    /// earlier than they did.
+    fn idle(&self, state: u64, now: Timestamp, inner: Idle) -> Idle {
+        let (layout, grid) = (&self.started.layout, &self.started.grid);
+        let position = grid.index(now);
+        let (stamp, (_, end)) = (layout.stamp(position), layout.split(state));
+        if layout.ahead(stamp, end).is_none() {
+            return Idle::InUse;
+        }
+        match inner {
+            Idle::Since(since) => {
+                let ended =
+                    grid.start(position.saturating_add_signed(-layout.distance(stamp, end)));
+                Idle::Since(since.max(ended.unwrap_or(Timestamp::MAX)))
+            }
+            inner => inner,
+        }
+    }
+
+    /// Counts a denial, if it is one of those that do not start a penalty; whether it is.
+    fn count(&self, word: &AtomicWord<W>, now: Timestamp) -> bool {
+        let layout = &self.started.layout;
+        let mut state = word.load(Relaxed);
+        loop {
+            let (count, end) = layout.split(state);
+            let from = match layout.ahead(self.started.stamp(now), end) {
+                Some(_) => self.started.end(now, self.within.into()),
+                None if count == layout.limit() => return false,
+                None => state,
+            };
+            match word.compare_exchange_weak(state, from + 1, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+}
+
+/// Settings of a [`Penalty`]; from [`Penalty::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Concurrency, Penalty, PenaltySettings};
+///
+/// // Checked when the program is compiled.
+/// const STRICT: PenaltySettings = match Penalty::builder(Duration::from_secs(60))
+///     .after(3, Duration::from_secs(10))
+///     .build()
+/// {
+///     Ok(settings) => settings,
+///     Err(_) => panic!("does not fit"),
+/// };
+/// static LIMIT: Penalty<Concurrency> = STRICT.around(Concurrency::new(100));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct PenaltyBuilder {
+    wait: Duration,
+    denials: u64,
+    within: Duration,
+    tick: Option<Duration>,
+    staleness: Option<Duration>,
+}
+
+impl PenaltyBuilder {
+    /// The penalty starts with denial number `denials`, at least 1, in a window of length `within`
+    /// that the first of them starts. As long as that window lasts, also after a penalty, each
+    /// further denial starts another one. Default: with the first denial.
+    ///
+    /// Denials during a penalty are not counted, nor are probes. Counting takes a second word,
+    /// which only denials look at, and which has the horizon of a
+    /// [`FixedWindow`](crate::FixedWindow) for `denials - 1` permits: one who has been idle for
+    /// whole multiples of it may find denials counted that are long past.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty, Timestamp};
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .after(2, Duration::from_secs(10))
+    ///     .build()?;
+    /// let limit = settings.around(Concurrency::new(1));
+    /// let held = limit.try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// assert!(!limit.is_on_at(Timestamp::ZERO));
+    /// assert!(limit.try_acquire_at(Timestamp::from_secs(9), 1).is_err());
+    /// assert!(limit.is_on_at(Timestamp::from_secs(68)));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn after(mut self, denials: u64, within: Duration) -> Self {
+        (self.denials, self.within) = (denials, within);
+        self
+    }
+
+    /// The grain of time, 1 ns to 292 years, that starts, waits and windows are rounded up to.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word, and the
+    /// horizon is an hour or more; for the window of denials, as that of a
+    /// [`FixedWindow`](crate::FixedWindow).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(settings.around(Unlimited).tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.tick = Some(tick);
+        self
+    }
+
+    /// How old a `now` may be, against the newest, to find a penalty on: at least one second.
+    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
+    /// to an hour.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// let settings = Penalty::builder(Duration::from_secs(60))
+    ///     .staleness(Duration::from_secs(10))
+    ///     .build()?;
+    /// assert_eq!(
+    ///     settings.around(Unlimited).staleness(),
+    ///     Duration::from_secs(10)
+    /// );
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.staleness = Some(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// Checks the settings, for the target's own word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound: a wait, window or tick outside of 1
+        /// ns to 292 years or too long for the tick, no denials or so many that the word cannot
+        /// count them, a staleness under 1 s or too long.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{Penalty, Setting, SettingsError};
+        /// let refused = Penalty::builder(Duration::ZERO).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Wait });
+        /// ```
+        pub const fn build(self) -> Result<PenaltySettings, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// Checks the settings, for a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{Concurrency, Penalty, PenaltySettings};
+        /// let settings: PenaltySettings<u32> =
+        ///     Penalty::builder(Duration::from_secs(60)).build_on()?;
+        /// assert!(settings.around(Concurrency::new(1)).horizon() > Duration::from_secs(3_600));
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<PenaltySettings<W>, SettingsError> {
+            let hold = match Hold::new(self.wait, self.tick, self.staleness) {
+                Ok(hold) => hold,
+                Err(error) => return Err(error),
+            };
+            match self.spared() {
+                Ok(spared) => Ok(PenaltySettings { hold, spared }),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    const fn spared<W: Word>(self) -> Result<Option<Spared<W>>, SettingsError> {
+        match self.denials {
+            0 => {
+                return Err(SettingsError::Zero {
+                    setting: Setting::Threshold,
+                });
+            }
+            1 => return Ok(None),
+            _ => {}
+        }
+        let within = match settings::nanos(self.within, Setting::Window) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        let tick = match self.tick {
+            None => None,
+            Some(tick) => match settings::nanos(tick, Setting::Tick) {
+                Ok(nanos) => Some(nanos),
+                Err(error) => return Err(error),
+            },
+        };
+        let staleness = match settings::staleness_nanos(self.staleness) {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        match Started::new(
+            self.denials - 1,
+            within,
+            within,
+            tick,
+            staleness,
+            Timestamp::ZERO,
+        ) {
+            Ok(started) => Ok(Some(Spared {
+                started,
+                within: started.span(within),
+            })),
+            Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max,
+            }) => Err(SettingsError::TooLarge {
+                setting: Setting::Threshold,
+                max: max.saturating_add(1),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Settings of a [`Penalty`] that fit a word: put them [around](Self::around) as many limiters as
+/// you like. From [`PenaltyBuilder::build`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Concurrency, Penalty, Rate, TokenBucket};
+///
+/// let settings = Penalty::builder(Duration::from_secs(60)).build()?;
+/// let uploads = settings.around(Concurrency::new(4));
+/// let logins = settings.around(TokenBucket::new(Rate::per_minute(5), 5));
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "settings do nothing until they are put around a limiter"]
+pub struct PenaltySettings<W: Word = NativeWord> {
+    hold: Hold<W>,
+    spared: Option<Spared<W>>,
+}
+
+impl<W: Word> PenaltySettings<W> {
+    const_unless_loom! {
+        /// `limiter` with these penalties.
+        ///
+        /// ```
+        /// # use core::time::Duration;
+        /// # use portcullis_core::{Concurrency, Penalty};
+        /// let limit =
+        ///     Penalty::builder(Duration::from_secs(60)).build()?.around(Concurrency::new(4));
+        /// assert_eq!(limit.limiter().limit(), 4);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn around<L>(self, limiter: L) -> Penalty<L, W> {
+            let nothing = match &self.spared {
+                Some(spared) => spared.started.nothing_since(Timestamp::ZERO),
+                None => 0,
+            };
+            Penalty {
+                until: AtomicWord::new(NEVER),
+                denials: AtomicWord::new(nothing),
+                hold: self.hold,
+                spared: self.spared,
+                limiter,
+            }
+        }
+    }
+}
