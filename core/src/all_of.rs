@@ -32,7 +32,7 @@ use core::mem;
 
 use crate::limiter::between;
 use crate::limiter::composable::{UndoOnDrop, as_composed, plan, take_as_planned};
-use crate::{Composable, Denied, Detail, Limiter, LimiterExt, LimiterId, Plan, Retry, Timestamp};
+use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Retry, Timestamp};
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
@@ -672,9 +672,7 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     fn grant(&self, rest: impl FnOnce() -> Result<(), DeniedBy>) -> Result<(), DeniedBy> {
         let plans = match self.whole.look(self) {
             Ok(plans) => plans,
-            Err(by) if self.is_denied(by) => return Err(by),
-            // It has become possible since.
-            Err(_) => self.whole.look(self)?,
+            Err(by) => self.look_again(by)?,
         };
         if self.n == 0 {
             rest()
@@ -683,8 +681,18 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         }
     }
 
-    /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
+    /// Looks again if what was denied has become possible since.
     #[cold]
+    #[inline(never)]
+    fn look_again(&self, by: DeniedBy) -> Result<T::Plans, DeniedBy> {
+        if self.is_denied(by) {
+            Err(by)
+        } else {
+            self.whole.look(self)
+        }
+    }
+
+    /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
     fn is_denied(&self, by: DeniedBy) -> bool {
         let hopeless = self.n == 0 || matches!(by.denied, Denied::ExceedsCapacity { .. });
         let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else {
@@ -693,7 +701,16 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let times = self.share(by.index, limiter).unwrap_or(1);
         // The look has asked for as many.
         let n = self.n.wrapping_mul(times);
-        limiter.take_at_then(self.now, n, &mut || false).is_err()
+        if let Some(composed) = as_composed(limiter) {
+            return composed.take_then(self.now, n, &mut || false).is_err();
+        }
+        match limiter.take_at(self.now, n) {
+            Ok(receipt) => {
+                drop(UndoOnDrop::new(limiter, self.now, n, receipt));
+                false
+            }
+            Err(_) => true,
+        }
     }
 }
 

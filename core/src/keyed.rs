@@ -361,12 +361,13 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
                 Found::Held(entry, held) => {
                     let mut seen = Some(held);
                     while let Some(held) = seen {
-                        let Verdict { next, answer } = rules.judge(held.state(), request);
-                        let Some(next) = next else {
-                            return answer.map(|()| Receipt::NONE);
+                        let left = match rules.judge(held.state(), request) {
+                            Verdict::Granted(left) => left,
+                            Verdict::Allowed => return Ok(Receipt::NONE),
+                            Verdict::Denied(denied) => return Err(denied),
                         };
-                        match entry.change(held, next) {
-                            Ok(()) => return answer.map(|()| rules.receipt(next, now)),
+                        match entry.change(held, left) {
+                            Ok(()) => return Ok(rules.receipt(left, now)),
                             Err(newer) => seen = newer,
                         }
                     }
@@ -392,12 +393,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         now: Timestamp,
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
-        let Verdict { next, answer } = rules.judge(rules.fresh(now), request);
-        if let Err(denied) = answer {
-            return Some(Err(denied));
-        }
-        let Some(state) = next else {
-            return Some(self.has_room(address, now, n).map(|()| Receipt::NONE));
+        let state = match rules.judge(rules.fresh(now), request) {
+            Verdict::Granted(state) => state,
+            Verdict::Allowed => {
+                return Some(self.has_room(address, now, n).map(|()| Receipt::NONE));
+            }
+            Verdict::Denied(denied) => return Some(Err(denied)),
         };
         match self
             .table
@@ -437,16 +438,18 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table
     for Keyed<R, M, S, N>
 {
-    #[inline]
+    #[inline(always)]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if let Some((entry, held)) = address.find_near(self.table.lines()) {
             let rules = self.rules_of(address.tag());
-            let Verdict { next, answer } = rules.judge(held.state(), rules.request(now, n)?);
-            let Some(next) = next else {
-                return answer.map(|()| Receipt::NONE);
-            };
-            if entry.change(held, next).is_ok() {
-                return answer.map(|()| rules.receipt(next, now));
+            match rules.judge(held.state(), rules.request(now, n)?) {
+                Verdict::Granted(left) => {
+                    if entry.change(held, left).is_ok() {
+                        return Ok(rules.receipt(left, now));
+                    }
+                }
+                Verdict::Allowed => return Ok(Receipt::NONE),
+                Verdict::Denied(denied) => return Err(denied),
             }
         }
         self.take_slowly(*address, now, n)
@@ -460,7 +463,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         } else {
             rules.fresh(now)
         };
-        rules.judge(state, rules.request(now, n)?).answer?;
+        if let Verdict::Denied(denied) = rules.judge(state, rules.request(now, n)?) {
+            return Err(denied);
+        }
         match found {
             Found::Nothing => self.has_room(address, now, n),
             _ => Ok(()),
@@ -469,14 +474,13 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let rules = self.rules_of(address.tag());
-        let mut rest = None;
+        let mut restored = None;
         let refunded = self.update(address, |state| {
-            let (restored, left) = rules.refund(state, now, n, &receipt)?;
-            rest = Some(left);
-            Some(restored)
+            restored = rules.refund(state, now, n, &receipt);
+            restored
         });
-        match rest {
-            Some(rest) if refunded => rest.refunded(n),
+        match restored {
+            Some(restored) if refunded => rules.rest(restored, receipt).refunded(n),
             _ => receipt.refunded(0),
         }
     }
@@ -487,8 +491,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
             let rules = self.rules_of(address.tag());
             // Permits are out, so there is an entry, and nobody else can have it.
             let released = self.update(address, |state| {
-                let (restored, _) = rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)?;
-                Some(restored)
+                rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)
             });
             debug_assert!(released, "permits were released that had not been taken");
         }

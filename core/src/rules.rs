@@ -27,14 +27,11 @@ pub trait WordRules {
     fn receipt(&self, state: u64, now: Timestamp) -> Receipt;
 
     /// What `state` becomes when `n` permits of the grant that `receipt` is for count as never
-    /// taken, and the receipt of those that are left of it. `None` if they cannot be given back.
-    fn refund(
-        &self,
-        state: u64,
-        now: Timestamp,
-        n: u32,
-        receipt: &Receipt,
-    ) -> Option<(u64, Receipt)>;
+    /// taken. `None` if they cannot be given back.
+    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
+
+    /// The receipt of the permits that are left of a grant, once a refund has left `state`.
+    fn rest(&self, state: u64, receipt: Receipt) -> Receipt;
 
     /// The permits that could be taken.
     fn available(&self, state: u64, now: Timestamp) -> u64;
@@ -63,35 +60,12 @@ pub trait TableRules: WordRules {
 }
 
 /// What becomes of a request.
-#[derive(Debug)]
-pub struct Verdict {
-    /// What the state becomes; `None` if it stays as it is.
-    pub(crate) next: Option<u64>,
-    pub(crate) answer: Result<(), Denied>,
-}
-
-impl Verdict {
+#[derive(Clone, Copy, Debug)]
+pub enum Verdict {
+    /// Granted, and the state becomes this.
+    Granted(u64),
     /// Would be granted, but there is nothing to take: a probe, or there is no limit.
-    pub(crate) const ALLOWED: Self = Self {
-        next: None,
-        answer: Ok(()),
-    };
-
-    /// Granted, and the state becomes `next`.
-    #[inline(always)]
-    pub(crate) const fn granted(next: u64) -> Self {
-        Self {
-            next: Some(next),
-            answer: Ok(()),
-        }
-    }
-
+    Allowed,
     /// Denied, and nothing changes.
-    #[inline(always)]
-    pub(crate) const fn denied(denied: Denied) -> Self {
-        Self {
-            next: None,
-            answer: Err(denied),
-        }
-    }
+    Denied(Denied),
 }

@@ -112,19 +112,26 @@ impl Seed {
     /// A number of the seed, which from now on is what it is.
     #[inline]
     fn number(&self, at: usize) -> u64 {
-        let parts = (0..HALVES)
-            .map(|half| self.fix(at * HALVES + half, 0).0 << (half as u32 * NativeWord::BITS));
+        let parts = (0..HALVES).map(|half| {
+            let at = at * HALVES + half;
+            // Relaxed: each word is written once, and all that is read is the word.
+            let part = match self.parts[at].load(Relaxed) {
+                0 => self.fix(at, 0).0,
+                part => part,
+            };
+            part << (half as u32 * NativeWord::BITS)
+        });
         parts.fold(0, |number, part| number | part)
     }
 
     /// The part at `at`, which from now on is what it is, and whether that is what `part` made it.
+    #[cold]
     fn fix(&self, at: usize, part: u64) -> (u64, bool) {
         let part = if part == 0 {
             self::part(CONSTANT, at)
         } else {
             part
         };
-        // Relaxed: each word is written once, and all that is read is the word.
         while self.parts[at].load(Relaxed) == 0 {
             if self.parts[at]
                 .compare_exchange_weak(0, part, Relaxed, Relaxed)

@@ -189,7 +189,8 @@ where
         if receipted == 0 {
             return Ok(0);
         }
-        let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
+        // If the limiter panics, the lease keeps this one, for fewer permits.
+        let receipt = Receipt::dated(self.receipt.note(), self.receipt.time());
         let refund = self.limiter.refund_at(now, receipted, receipt);
         self.receipt = refund.rest;
         Ok(refund.permits)

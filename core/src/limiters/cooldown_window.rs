@@ -383,10 +383,41 @@ impl<W: Word> CooldownWindow<W> {
                 capacity: self.limit() as u32,
             });
         }
+        let (stamp, state) = (self.started.stamp(now), self.state.load(Relaxed));
+        match self.phase(stamp, state) {
+            Phase::Waiting | Phase::TooLate => {
+                return Err(Denied::Exhausted { now, permits: n });
+            }
+            // What is usual, at once.
+            Phase::Window { count }
+                if count > 0 && n > 0 && count + u64::from(n) <= self.limit() =>
+            {
+                let next = self.with_newest(stamp, state) + u64::from(n);
+                if self
+                    .state
+                    .compare_exchange_weak(state, next, Relaxed, Relaxed)
+                    .is_ok()
+                {
+                    let end = self.started.layout.split(next).1;
+                    return Ok(Receipt::dated(end, now.as_nanos()));
+                }
+            }
+            Phase::Over | Phase::Window { .. } => {}
+        }
+        self.take_slowly(now, n, stamp, state)
+    }
+
+    /// Takes, or starts a window or a wait, in a limiter that was seen in `state`.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(
+        &self,
+        now: Timestamp,
+        n: u32,
+        stamp: u64,
+        mut state: u64,
+    ) -> Result<Receipt, Denied> {
         let wanted = u64::from(n.max(1));
-        let layout = &self.started.layout;
-        let stamp = self.started.stamp(now);
-        let mut state = self.state.load(Relaxed);
         loop {
             let (next, granted) = match self.phase(stamp, state) {
                 Phase::Over => (self.started.end(now, self.period.into()) + wanted, true),
@@ -403,21 +434,20 @@ impl<W: Word> CooldownWindow<W> {
                     return Err(Denied::Exhausted { now, permits: n });
                 }
             };
-            let decision = if granted {
-                Ok(Receipt::dated(layout.split(next).1, now.as_nanos()))
+            if n > 0
+                && let Err(newer) = self
+                    .state
+                    .compare_exchange_weak(state, next, Relaxed, Relaxed)
+            {
+                state = newer;
+                continue;
+            }
+            return if granted {
+                let end = self.started.layout.split(next).1;
+                Ok(Receipt::dated(end, now.as_nanos()))
             } else {
                 Err(Denied::Exhausted { now, permits: n })
             };
-            if n == 0 {
-                return decision;
-            }
-            match self
-                .state
-                .compare_exchange_weak(state, next, Relaxed, Relaxed)
-            {
-                Ok(_) => return decision,
-                Err(newer) => state = newer,
-            }
         }
     }
 

@@ -157,7 +157,8 @@ impl Lattice {
     #[inline]
     pub(crate) fn is_outlived(&self, taken_in: u64, tick: u64) -> bool {
         let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(self.gain);
-        passed >= u128::from(self.behind.saturating_sub(self.full))
+        // At most a quarter of the range each is in use, late and owed.
+        passed >= u128::from(self.behind - self.full)
     }
 
     /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much

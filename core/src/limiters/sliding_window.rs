@@ -556,11 +556,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// Counts `n` permits back, if their segment is still in its slot: first there, so that nobody
-    /// else gives them back as well, and then in the total.
-    fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
+    /// Counts `n` permits of the segment `epoch` back, if it is still in its slot: first there, so
+    /// that nobody else gives them back as well, and then in the total.
+    fn undo(&self, now: Timestamp, n: u32, epoch: u64) -> u32 {
         // Noted in full width: stamps come around, epochs do not.
-        let epoch = receipt.note();
         if self
             .layout
             .comes_around(self.epoch(now).saturating_sub(epoch))
@@ -602,7 +601,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     /// All of them, while the segment that they were counted in is in its slot; else none.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refunded = self.undo(now, n, &receipt);
+        let refunded = self.undo(now, n, receipt.note());
         receipt.refunded(refunded)
     }
 

@@ -74,11 +74,15 @@ impl<R: WordRules> WordLimiter<R> {
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,
     ) -> Result<Receipt, Denied> {
-        let (left, answer) = self.exchange(|state| {
-            let Verdict { next, answer } = judge(state);
-            (next, (next, answer))
+        let verdict = self.exchange(|state| match judge(state) {
+            granted @ Verdict::Granted(left) => (Some(left), granted),
+            other => (None, other),
         });
-        answer.map(|()| left.map_or(Receipt::NONE, |left| self.rules.receipt(left, now)))
+        match verdict {
+            Verdict::Granted(left) => Ok(self.rules.receipt(left, now)),
+            Verdict::Allowed => Ok(Receipt::NONE),
+            Verdict::Denied(denied) => Err(denied),
+        }
     }
 
     /// What a take would do.
@@ -86,11 +90,11 @@ impl<R: WordRules> WordLimiter<R> {
     pub(crate) fn plan(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         let request = self.rules.request(now, n)?;
         let seen = self.state();
-        let Verdict { next, answer } = self.rules.judge(seen, request);
-        answer.map(|()| Plan {
-            seen,
-            left: next.unwrap_or(seen),
-        })
+        match self.rules.judge(seen, request) {
+            Verdict::Granted(left) => Ok(Plan { seen, left }),
+            Verdict::Allowed => Ok(Plan { seen, left: seen }),
+            Verdict::Denied(denied) => Err(denied),
+        }
     }
 
     #[inline(always)]
@@ -119,17 +123,17 @@ impl<R: WordRules> WordLimiter<R> {
     }
 
     /// Gives `n` permits back, if they can count as never taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn refund(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         if n == 0 {
             return receipt.refunded(0);
         }
-        let given_back = self.exchange(|state| match self.rules.refund(state, now, n, &receipt) {
-            Some((restored, rest)) => (Some(restored), Some(rest)),
-            None => (None, None),
+        let restored = self.exchange(|state| {
+            let restored = self.rules.refund(state, now, n, &receipt);
+            (restored, restored)
         });
-        match given_back {
-            Some(rest) => rest.refunded(n),
+        match restored {
+            Some(restored) => self.rules.rest(restored, receipt).refunded(n),
             None => receipt.refunded(0),
         }
     }
@@ -144,7 +148,6 @@ impl<R: WordRules> WordLimiter<R> {
         self.rules.idle(self.state(), now)
     }
 
-    #[inline(always)]
     pub(crate) fn retry(&self, denied: Denied) -> Retry {
         self.rules.retry(self.state(), denied)
     }

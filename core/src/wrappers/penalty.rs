@@ -11,7 +11,6 @@
 //! A request looks at `until` first, and takes from the limiter only where it is over; so whatever
 //! races, the limiter's own bound holds.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::limiter::composable::{as_composed, plan, take_as_planned};
@@ -290,19 +289,23 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         if self.hold.is_on(until, now) {
             return Err(Denied::Penalized { now, permits });
         }
-        let decision = take(&self.limiter);
-        if permits > 0 {
-            match decision {
-                Ok(_) => self.hold.clear(&self.until, until, now),
-                Err(ref denied) => {
-                    cold_path();
-                    self.punish(now, *denied);
+        match take(&self.limiter) {
+            Ok(taken) => {
+                if permits > 0 {
+                    self.hold.clear(&self.until, until, now);
                 }
+                Ok(taken)
+            }
+            Err(denied) => {
+                if permits > 0 {
+                    self.punish(now, denied);
+                }
+                Err(denied)
             }
         }
-        decision
     }
 
+    #[cold]
     fn punish(&self, now: Timestamp, denied: Denied) {
         if matches!(denied, Denied::ExceedsCapacity { .. }) {
             return;

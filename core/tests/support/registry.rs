@@ -216,7 +216,7 @@ macro_rules! for_each_limiter {
                     portcullis_core::CooldownWindow::builder(4, core::time::Duration::from_secs(2))
                         .wait(core::time::Duration::from_secs(1)),
                 ],
-                hot_path: { writes: 1, cold: ["started_again"] },
+                hot_path: { writes: 1, cold: ["started_again", "take_slowly"] },
                 counted: {
                     allow: [cooldown_window],
                     deny: [cooldown_window],

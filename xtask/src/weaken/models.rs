@@ -999,8 +999,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: KEYED,
         within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
-        text: "entry.change(held, next).is_ok()",
-        by: "{ let _ = entry.change(held, next); true }",
+        text: "entry.change(held, left).is_ok()",
+        by: "{ let _ = entry.change(held, left); true }",
         test: (
             "keyed",
             "an_idle_entry_stays_with_its_key_or_goes_to_another_one",

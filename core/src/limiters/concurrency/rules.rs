@@ -166,12 +166,12 @@ impl WordRules for ConcurrencyRules {
         let PermitRequest { now, n, limit } = request;
         let wanted = u64::from(n.max(1));
         if held + wanted > limit.into() {
-            return Verdict::denied(Denied::Exhausted { now, permits: n });
+            return Verdict::Denied(Denied::Exhausted { now, permits: n });
         }
         if n == 0 {
-            Verdict::ALLOWED
+            Verdict::Allowed
         } else {
-            Verdict::granted(held + wanted)
+            Verdict::Granted(held + wanted)
         }
     }
 
@@ -179,8 +179,14 @@ impl WordRules for ConcurrencyRules {
         Receipt::NONE
     }
 
-    fn refund(&self, held: u64, _: Timestamp, n: u32, _: &Receipt) -> Option<(u64, Receipt)> {
-        Some((held.checked_sub(n.into())?, Receipt::NONE))
+    #[inline]
+    fn refund(&self, held: u64, _: Timestamp, n: u32, _: &Receipt) -> Option<u64> {
+        held.checked_sub(n.into())
+    }
+
+    #[inline(always)]
+    fn rest(&self, _: u64, receipt: Receipt) -> Receipt {
+        receipt
     }
 
     fn available(&self, held: u64, _: Timestamp) -> u64 {

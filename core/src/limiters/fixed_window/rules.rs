@@ -240,7 +240,7 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
     fn judge(&self, state: u64, request: WindowRequest) -> Verdict {
         let WindowRequest { now, n, end } = request;
         let (limit, wanted) = (self.limit(), u64::from(n.max(1)));
-        let denied = Verdict::denied(Denied::Exhausted { now, permits: n });
+        let denied = Verdict::Denied(Denied::Exhausted { now, permits: n });
         // On a grid, a window that is on ends where one that begins now would. Any other end is
         // further from it than the limit; and of one that is empty again it matters who started it,
         // if not the grid.
@@ -258,9 +258,9 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
             }
         };
         if n == 0 {
-            Verdict::ALLOWED
+            Verdict::Allowed
         } else {
-            Verdict::granted(from + wanted)
+            Verdict::Granted(from + wanted)
         }
     }
 
@@ -270,19 +270,18 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
     }
 
     /// All of them, if the window that they were counted in is still the newest one.
-    fn refund(
-        &self,
-        state: u64,
-        now: Timestamp,
-        n: u32,
-        receipt: &Receipt,
-    ) -> Option<(u64, Receipt)> {
+    #[inline]
+    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
         let (count, end) = self.layout.split(state);
         let counts = end == receipt.note()
             && count >= n.into()
             && !self.layout.is_outlived(&self.grid, receipt, now);
-        let rest = Receipt::dated(receipt.note(), receipt.time());
-        counts.then(|| (state - u64::from(n), rest))
+        counts.then(|| state - u64::from(n))
+    }
+
+    #[inline(always)]
+    fn rest(&self, _: u64, receipt: Receipt) -> Receipt {
+        receipt
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {
@@ -312,6 +311,7 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         }
     }
 
+    #[inline(always)]
     fn retry(&self, state: u64, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;

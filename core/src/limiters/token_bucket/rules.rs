@@ -180,14 +180,14 @@ impl<W: Word> TokenBucketRules<W> {
             .burst
             .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0));
         if u64::from(n) > most {
-            return Verdict::denied(Denied::exceeding(n, most));
+            return Verdict::Denied(Denied::exceeding(n, most));
         }
         if n == 0 || lattice.is_unlimited() {
-            return Verdict::ALLOWED;
+            return Verdict::Allowed;
         }
         match lattice.forced(self.position(now), used, n) {
-            Some((left, _)) => Verdict::granted(left),
-            None => Verdict::denied(Denied::Exhausted { now, permits: n }),
+            Some((left, _)) => Verdict::Granted(left),
+            None => Verdict::Denied(Denied::Exhausted { now, permits: n }),
         }
     }
 
@@ -238,15 +238,15 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
             position,
             price,
         } = request;
-        let denied = Verdict::denied(Denied::Exhausted { now, permits: n });
+        let denied = Verdict::Denied(Denied::Exhausted { now, permits: n });
         if price == 0 {
             core::hint::cold_path();
             let enough = self.lattice().judge(position, used) >= self.cost.into();
-            return if enough { Verdict::ALLOWED } else { denied };
+            return if enough { Verdict::Allowed } else { denied };
         }
         let behind = || self.behind.into();
         match used_after(position, used, price, self.full.into(), W::MASK, behind) {
-            Some(left) => Verdict::granted(left),
+            Some(left) => Verdict::Granted(left),
             None => denied,
         }
     }
@@ -257,20 +257,19 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
     }
 
     /// All of them, if the bucket is as the take left it.
-    fn refund(
-        &self,
-        used: u64,
-        now: Timestamp,
-        n: u32,
-        receipt: &Receipt,
-    ) -> Option<(u64, Receipt)> {
+    #[inline]
+    fn refund(&self, used: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
         let (lattice, tick) = (self.lattice(), self.ticks.index(now));
         let taken_in = self.ticks.index(Timestamp::from_nanos(receipt.time()));
         if used != receipt.note() || lattice.is_outlived(taken_in, tick) {
             return None;
         }
-        let restored = lattice.restored(lattice.position(tick), used, n);
-        Some((restored, Receipt::dated(restored, receipt.time())))
+        Some(lattice.restored(lattice.position(tick), used, n))
+    }
+
+    #[inline(always)]
+    fn rest(&self, left: u64, receipt: Receipt) -> Receipt {
+        Receipt::dated(left, receipt.time())
     }
 
     fn available(&self, used: u64, now: Timestamp) -> u64 {
