@@ -31,14 +31,20 @@ fn queue() -> &'static Queue<Concurrency, Timeless> {
 
 type Wait = Pin<Box<Acquire<&'static Queue<Concurrency, Timeless>>>>;
 
-/// Waits behind one that holds the permit.
-fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
+/// Waits that come when one holds the permit.
+fn crowd_to_come() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     let queue = queue();
-    let mut waits: Vec<Wait> = (0..=OPERATIONS)
+    let waits = (0..=OPERATIONS)
         .map(|_| Box::pin(queue.acquire(1)))
         .collect();
-    let mut context = Context::from_waker(Waker::noop());
     assert!(queue.try_acquire(1).expect("free").forget() == 1);
+    (queue, waits)
+}
+
+/// Waits behind one that holds the permit.
+fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
+    let (queue, mut waits) = crowd_to_come();
+    let mut context = Context::from_waker(Waker::noop());
     assert!(
         waits
             .iter_mut()
@@ -73,6 +79,23 @@ fn hand_over((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>))
     })
 }
 
+// One wait at a time: it finds an empty list, is granted by a release, and claims it.
+#[library_benchmark(teardown = all_granted)]
+#[bench::queue(crowd_to_come())]
+fn take_turns((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
+    let mut context = Context::from_waker(Waker::noop());
+    let waits = waits.leak();
+    count(|i| {
+        let wait = &mut waits[i as usize];
+        let waited = wait.as_mut().poll(&mut context).is_pending();
+        black_box(queue).release(black_box(1));
+        match wait.as_mut().poll(&mut context) {
+            Poll::Ready(Ok(lease)) => waited && lease.forget() == 1,
+            _ => false,
+        }
+    })
+}
+
 // One that comes while others wait, and gives up.
 #[library_benchmark(teardown = all_granted)]
 #[bench::queue(crowd())]
@@ -86,5 +109,8 @@ fn give_up((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -
     })
 }
 
-library_benchmark_group!(name = waits, benchmarks = [acquire, hand_over, give_up]);
+library_benchmark_group!(
+    name = waits,
+    benchmarks = [acquire, hand_over, take_turns, give_up]
+);
 main!(library_benchmark_groups = waits);

@@ -205,9 +205,9 @@ impl<P: Anchored> Acquire<P> {
                     .outcome(this.wait.waiter(), context.waker())
             }
         } else {
-            let waiter = this.wait.fill(queue.key());
+            let waiter = this.wait.fill(queue.key(), context.waker().clone());
             // SAFETY: it has just been made, and is pinned; `drop` cancels.
-            unsafe { queue.wait_queue().enqueue(waiter, context.waker()) }
+            unsafe { queue.wait_queue().enqueue(waiter) }
         };
         let Some(outcome) = outcome else {
             return Poll::Pending;

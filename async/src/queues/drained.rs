@@ -87,9 +87,9 @@ impl<P: ToQueue> Future for Drained<P> {
                 return Poll::Ready(());
             }
         }
-        let waiter = this.wait.fill(());
+        let waiter = this.wait.fill((), context.waker().clone());
         // SAFETY: it has just been made, and is pinned; `drop` takes it out.
-        if unsafe { wait_queue.enqueue_drained(waiter, context.waker()) } {
+        if unsafe { wait_queue.enqueue_drained(waiter) } {
             return Poll::Pending;
         }
         this.wait.take();

@@ -60,6 +60,11 @@ impl<N: HeapNode> TimerHeap<N> {
         Self { first: None }
     }
 
+    #[inline(always)]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// The node that comes first, and its priority. Of several with one priority, any of them.
     pub(crate) fn first(&self) -> Option<(NonNull<N>, N::Priority)> {
         let first = self.first?;

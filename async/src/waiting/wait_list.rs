@@ -95,18 +95,39 @@ impl NextTry {
 }
 
 /// A list: what its head knows of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Line {
-    /// The permits that those in it wait for, and the room that they take.
+    /// The permits that those in it wait for, and how many of them wait for none.
     permits: u64,
-    room: u64,
+    free: u64,
 }
 
 impl Line {
+    const EMPTY: Self = Self {
+        permits: 0,
+        free: 0,
+    };
+
     #[inline(always)]
     fn add(&mut self, request: Request) {
         self.permits += u64::from(request.min);
-        self.room += request.room();
+        if request.min == 0 {
+            self.free += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn subtract(&mut self, request: Request) {
+        self.permits -= u64::from(request.min);
+        if request.min == 0 {
+            self.free -= 1;
+        }
+    }
+
+    /// The room that they take.
+    #[inline(always)]
+    const fn room(self) -> u64 {
+        self.permits + self.free
     }
 }
 
@@ -119,12 +140,9 @@ pub(crate) struct Waiter<K> {
     /// Whose turn is before and after: in a ring.
     before: Option<NonNull<Self>>,
     after: Option<NonNull<Self>>,
-    /// Of a head, its neighbours in the shard.
-    heads: (Option<NonNull<Self>>, Option<NonNull<Self>>),
     pub(crate) is_head: bool,
-    line: Line,
-    /// Of a head.
-    pub(crate) next_try: NextTry,
+    /// There while it is a head.
+    lead: MaybeUninit<Lead<K>>,
     timer: HeapLinks<Self>,
     waker: Option<Waker>,
     /// When it came, and when it was settled.
@@ -133,6 +151,18 @@ pub(crate) struct Waiter<K> {
     /// What it was granted.
     pub(crate) grant: Option<(u32, Receipt)>,
     _pinned: PhantomPinned,
+}
+
+/// Who comes before and after.
+type Neighbours<K> = (Option<NonNull<Waiter<K>>>, Option<NonNull<Waiter<K>>>);
+
+/// What only a head has.
+#[derive(Debug)]
+pub(crate) struct Lead<K> {
+    line: Line,
+    pub(crate) next_try: NextTry,
+    /// Its neighbours in the shard.
+    heads: Neighbours<K>,
 }
 
 /// What a timer is for. At one instant in this order: a head may be granted, or make way for those
@@ -172,13 +202,14 @@ impl<K> Waiter<K> {
         waiter
     }
 
-    /// Fills the rest of a place.
+    /// Fills the rest of a place. The waiter has its waker before it enters a list: neither is that
+    /// cloned under the lock, nor does it move.
     ///
     /// # Safety
     ///
     /// A place that `place` has made, and that nobody else refers to.
     #[inline(always)]
-    pub(crate) unsafe fn fill(waiter: NonNull<Self>, key: K) {
+    pub(crate) unsafe fn fill(waiter: NonNull<Self>, key: K, waker: Waker) {
         let waiter = waiter.as_ptr();
         // SAFETY: as the caller says; nothing that is overwritten has to be dropped.
         unsafe {
@@ -186,18 +217,38 @@ impl<K> Waiter<K> {
             (&raw mut (*waiter).key).write(key);
             (&raw mut (*waiter).before).write(None);
             (&raw mut (*waiter).after).write(None);
-            (&raw mut (*waiter).heads).write((None, None));
             (&raw mut (*waiter).is_head).write(false);
-            (&raw mut (*waiter).line).write(Line {
-                permits: 0,
-                room: 0,
-            });
-            (&raw mut (*waiter).next_try).write(NextTry::ON_RELEASE);
             (&raw mut (*waiter).timer).write(HeapLinks::UNLINKED);
-            (&raw mut (*waiter).waker).write(None);
+            (&raw mut (*waiter).waker).write(Some(waker));
             (&raw mut (*waiter).since).write(Timestamp::ZERO);
             (&raw mut (*waiter).until).write(Timestamp::ZERO);
             (&raw mut (*waiter).grant).write(None);
+        }
+    }
+
+    /// What a head has.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is valid. What is read there has been written since it became a head.
+    #[inline(always)]
+    pub(crate) const unsafe fn lead(waiter: NonNull<Self>) -> *mut Lead<K> {
+        // SAFETY: within the waiter; no reference to it is made.
+        unsafe { (&raw mut (*waiter.as_ptr()).lead).cast() }
+    }
+
+    /// When the limiter of a head is to be asked again; `None` of another waiter.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in a list, and that is ours.
+    #[inline(always)]
+    pub(crate) unsafe fn next_try(waiter: NonNull<Self>) -> Option<NextTry> {
+        // SAFETY: as the caller says; and the lead of a head is there.
+        unsafe {
+            (*waiter.as_ptr())
+                .is_head
+                .then(|| (*Self::lead(waiter)).next_try)
         }
     }
 
@@ -249,10 +300,37 @@ impl<K> Waiter<K> {
     ///
     /// # Safety
     ///
-    /// The waiter is in a list, and that is ours.
+    /// The waiter is in a list, and that is ours; or it is in none, and ours.
     pub(crate) unsafe fn rewake(waiter: NonNull<Self>, waker: Option<Waker>) -> Option<Waker> {
         // SAFETY: as the caller says.
         unsafe { core::mem::replace(&mut (*waiter.as_ptr()).waker, waker) }
+    }
+}
+
+/// A waiter that has its waker, and has not been to the lists. If it does not enter one, its waker
+/// is dropped with this, outside of the lock: that runs code of the caller's.
+pub(crate) struct Newcomer<K>(NonNull<Waiter<K>>);
+
+impl<K> Newcomer<K> {
+    /// # Safety
+    ///
+    /// The waiter is valid for as long as this is there, and idle or in a list, or has been in one.
+    #[inline(always)]
+    pub(crate) const unsafe fn new(waiter: NonNull<Waiter<K>>) -> Self {
+        Self(waiter)
+    }
+}
+
+impl<K> Drop for Newcomer<K> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: valid, as the caller of `new` says. One that is idle has been in no list: nobody
+        // else refers to it.
+        unsafe {
+            if Waiter::state(self.0) == State::Idle {
+                drop(Waiter::rewake(self.0, None));
+            }
+        }
     }
 }
 
@@ -296,11 +374,12 @@ impl<K> WaiterSlot<K> {
 
     /// Fills the place, for a waiter that goes to the lists: until it has left them, the place is
     /// neither moved nor dropped.
-    pub(crate) fn fill(&mut self, key: K) -> NonNull<Waiter<K>> {
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, key: K, waker: Waker) -> NonNull<Waiter<K>> {
         let waiter = self.waiter();
         // SAFETY: the caller's alone, and what was there before has left its list, and keeps
         // nothing.
-        unsafe { Waiter::fill(waiter, key) };
+        unsafe { Waiter::fill(waiter, key, waker) };
         self.is_filled = true;
         waiter
     }
@@ -367,13 +446,13 @@ impl<K: Copy + PartialEq> Shard<K> {
     /// The permits that the list of `head` waits for.
     pub(crate) fn permits(head: Option<NonNull<Waiter<K>>>) -> u64 {
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        head.map_or(0, |head| unsafe { (*head.as_ptr()).line.permits })
+        head.map_or(0, |head| unsafe { (*Waiter::lead(head)).line.permits })
     }
 
     /// The room that the list of `head` takes.
     pub(crate) fn room(head: Option<NonNull<Waiter<K>>>) -> u64 {
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        head.map_or(0, |head| unsafe { (*head.as_ptr()).line.room })
+        head.map_or(0, |head| unsafe { (*Waiter::lead(head)).line.room() })
     }
 
     /// The last one of the list of `head`, which may be the head.
@@ -386,21 +465,18 @@ impl<K: Copy + PartialEq> Shard<K> {
     ///
     /// # Safety
     ///
-    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
-    /// or removed.
+    /// The waiter is idle and has its waker, nobody else refers to it, and it stays where it is
+    /// until it is settled or removed.
     #[inline]
     pub(crate) unsafe fn enter(
         &mut self,
         waiter: NonNull<Waiter<K>>,
         head: Option<NonNull<Waiter<K>>>,
         end: End,
-        waker: Waker,
     ) {
         let new = waiter.as_ptr();
         // SAFETY: it is ours alone, by the caller; its neighbours are linked.
         unsafe {
-            // There is none to drop.
-            (&raw mut (*new).waker).write(Some(waker));
             let (last, next) = match head {
                 Some(head) => (Self::last(head), head),
                 None => (waiter, waiter),
@@ -411,18 +487,22 @@ impl<K: Copy + PartialEq> Shard<K> {
             (*next.as_ptr()).before = Some(waiter);
             let request = (*new).request;
             match head {
-                Some(head) if end == End::Tail => (*head.as_ptr()).line.add(request),
+                Some(head) if end == End::Tail => (*Waiter::lead(head)).line.add(request),
                 Some(head) => {
                     self.replace_head(head, Some(waiter));
-                    (*new).line.add(request);
+                    (*Waiter::lead(waiter)).line.add(request);
                 }
                 None => {
                     (*new).is_head = true;
-                    (*new).line = Line::default();
-                    (*new).line.add(request);
-                    (*new).heads = (None, self.first);
+                    let mut line = Line::EMPTY;
+                    line.add(request);
+                    Waiter::lead(waiter).write(Lead {
+                        line,
+                        next_try: NextTry::ON_RELEASE,
+                        heads: (None, self.first),
+                    });
                     if let Some(first) = self.first {
-                        (*first.as_ptr()).heads.0 = Some(waiter);
+                        (*Waiter::lead(first)).heads.0 = Some(waiter);
                     }
                     self.first = Some(waiter);
                 }
@@ -436,21 +516,24 @@ impl<K: Copy + PartialEq> Shard<K> {
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
         unsafe {
             let old = head.as_ptr();
-            let (before, after) = (*old).heads;
+            let Lead { line, heads, .. } = Waiter::lead(head).read();
+            let (before, after) = heads;
             (*old).is_head = false;
             if let Some(waiter) = waiter {
                 let new = waiter.as_ptr();
                 (*new).is_head = true;
-                (*new).line = (*old).line;
-                (*new).heads = (before, after);
-                (*new).next_try = NextTry::ON_RELEASE;
+                Waiter::lead(waiter).write(Lead {
+                    line,
+                    next_try: NextTry::ON_RELEASE,
+                    heads,
+                });
             }
             match before {
-                Some(before) => (*before.as_ptr()).heads.1 = waiter.or(after),
+                Some(before) => (*Waiter::lead(before)).heads.1 = waiter.or(after),
                 None => self.first = waiter.or(after),
             }
             if let Some(after) = after {
-                (*after.as_ptr()).heads.0 = waiter.or(before);
+                (*Waiter::lead(after)).heads.0 = waiter.or(before);
             }
         }
     }
@@ -472,8 +555,7 @@ impl<K: Copy + PartialEq> Shard<K> {
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
         unsafe {
             let request = (*old).request;
-            (*head.as_ptr()).line.permits -= u64::from(request.min);
-            (*head.as_ptr()).line.room -= request.room();
+            (*Waiter::lead(head)).line.subtract(request);
             let next = (*old).after.filter(|next| *next != waiter);
             if let (Some(before), Some(after)) = ((*old).before, (*old).after) {
                 (*before.as_ptr()).after = Some(after);
@@ -483,7 +565,9 @@ impl<K: Copy + PartialEq> Shard<K> {
             if was_head {
                 self.replace_head(waiter, next);
             }
-            ((*old).waker.take(), next.filter(|_| was_head))
+            // Moved out: nobody looks at the waker of one that was taken out.
+            let waker = (&raw const (*old).waker).read();
+            (waker, next.filter(|_| was_head))
         }
     }
 }
@@ -500,7 +584,7 @@ impl<K> Iterator for Heads<K> {
     fn next(&mut self) -> Option<Self::Item> {
         let head = self.next?;
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        self.next = unsafe { (*head.as_ptr()).heads.1 };
+        self.next = unsafe { (*Waiter::lead(head)).heads.1 };
         Some(head)
     }
 }

@@ -57,7 +57,7 @@ use crate::lock::mutex::Mutex;
 use crate::queues::hook::Hook;
 use crate::queues::options::Options;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
-use crate::sync::atomic::{AtomicU32, AtomicUsize, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 use crate::sync::const_unless_loom;
 use crate::waiting::drivers::{Drivers, Told};
 use crate::waiting::limiter_source::LimiterSource;
@@ -78,9 +78,9 @@ pub struct WaitQueue<Q: QueueTypes> {
     gate: AtomicUsize,
     /// A bit for each shard of which permits may have come back since its wait lists were served.
     pending: PendingReleases,
-    /// The requests that wait, and the permits that they wait for, saturated. Both change under the
-    /// lock.
-    waiters: AtomicU32,
+    /// Whether a request waits, and the permits that are waited for, saturated. Both change under
+    /// the lock.
+    has_waiters: AtomicBool,
     queued: AtomicU32,
     /// How often drivers have asked that set the timer. Changes under the lock.
     turns: AtomicU32,
@@ -145,7 +145,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
                 options,
                 gate: AtomicUsize::new(0),
                 pending: PendingReleases::new(),
-                waiters: AtomicU32::new(0),
+                has_waiters: AtomicBool::new(false),
                 queued: AtomicU32::new(0),
                 turns: AtomicU32::new(0),
                 lists: Mutex::new(lock, Lists::NEW),
@@ -178,7 +178,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             options,
             gate,
             pending,
-            waiters,
+            has_waiters,
             queued,
             turns,
             lists,
@@ -191,7 +191,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             options,
             gate,
             pending,
-            waiters,
+            has_waiters,
             queued,
             turns,
             lists,
@@ -259,18 +259,14 @@ impl<S: LimiterSource> Lists<S> {
     unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>) {
         // SAFETY: as the caller says.
         unsafe {
-            let Waiter {
-                is_head,
-                next_try,
-                request,
-                ..
-            } = &*waiter.as_ptr();
-            let asks = *is_head && next_try.at <= request.deadline && next_try.at < Timestamp::MAX;
-            let due = if asks { next_try.at } else { request.deadline };
-            let what = match (asks, *is_head) {
-                (true, _) => Event::Retry,
-                (false, true) => Event::HeadDeadline,
-                (false, false) => Event::Deadline,
+            let Request { deadline, .. } = (*waiter.as_ptr()).request;
+            let next_try = Waiter::next_try(waiter);
+            let asked = next_try.filter(|try_| try_.at <= deadline && try_.at < Timestamp::MAX);
+            let due = asked.map_or(deadline, |try_| try_.at);
+            let what = match (asked, next_try) {
+                (Some(_), _) => Event::Retry,
+                (None, Some(_)) => Event::HeadDeadline,
+                (None, None) => Event::Deadline,
             };
             self.timers
                 .set(waiter, (due < Timestamp::MAX).then_some((due, what)));
@@ -285,11 +281,9 @@ impl<S: LimiterSource> Lists<S> {
     }
 
     /// Wakes a driver, if something is due before the instant for which a timer is set.
+    #[cold]
     fn tell(&mut self, batch: &mut WakeBatch) {
         let due = self.due();
-        if due == Timestamp::MAX {
-            return;
-        }
         for told in [
             self.timed.tell(due, self.now),
             self.threads.tell(due, self.now),
@@ -315,7 +309,9 @@ struct CriticalSection<'q, Q: QueueTypes> {
 impl<Q: QueueTypes> Drop for CriticalSection<'_, Q> {
     #[inline]
     fn drop(&mut self) {
-        self.lists.tell(self.batch);
+        if !self.lists.timers.is_empty() {
+            self.lists.tell(self.batch);
+        }
         self.wait_queue.lower_gate(self.lists);
     }
 }
@@ -382,18 +378,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     #[inline]
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
         let mut batch = None;
-        let panicking = self.grant_on_unwind(0);
         let outcome = self.lists.lock(|lists| {
             let outcome = work(lists);
-            if lists.timers.first().is_some() {
-                lists.tell(batch.insert(WakeBatch::new()));
-            }
-            self.lower_gate(lists);
+            self.leave_lists(lists, &mut batch);
             outcome
         });
-        mem::forget(panicking);
         self.wake_and_grant_some(&mut batch);
         outcome
+    }
+
+    /// What a critical section ends with, where nothing can panic in it.
+    #[inline(always)]
+    fn leave_lists(&self, lists: &mut Lists<Q::Source>, batch: &mut Option<WakeBatch>) {
+        if !lists.timers.is_empty() {
+            lists.tell(batch.insert(WakeBatch::new()));
+        }
+        self.lower_gate(lists);
     }
 
     /// Wakes, if there is anybody to wake, and grants what was released while the lock was held.
@@ -605,7 +605,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let head = lists.head(key)?;
         // SAFETY: linked, and we hold the lock.
         let Request { min, max, .. } = unsafe { (*head.as_ptr()).request };
-        if min != n || max != n || lists.closed || lists.timers.first().is_some() {
+        if min != n || max != n || lists.closed || !lists.timers.is_empty() {
             return None;
         }
         let others_are_free = match self.source.pass_on(key, n) {
@@ -613,17 +613,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             PassedOn::NoneAreFree => false,
             PassedOn::OthersAreFree => true,
         };
-        let now = if Q::Hook::TIMES {
-            self.clock.now()
-        } else {
-            Timestamp::ZERO
-        };
+        let now = Q::Hook::TIMES.then(|| self.clock.now());
         lists.counts.granted = lists.counts.granted.wrapping_add(1);
-        let (waker, next) = self.remove(lists, head);
+        let (waker, next) = self.remove_from(lists, head, head);
         // SAFETY: it was linked, and is ours until it is settled.
         unsafe {
             (*head.as_ptr()).grant = Some((n, Receipt::NONE));
-            (*head.as_ptr()).until = now;
+            if let Some(now) = now {
+                (*head.as_ptr()).until = now;
+            }
             Waiter::settle(head, State::Granted);
         }
         let goes_on = others_are_free && next.is_some();
@@ -724,7 +722,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// then none waits at all.)
     #[inline]
     pub(crate) fn is_waited_for(&self, key: Key<Q>) -> bool {
-        self.gate.load(Relaxed) & Self::bit(key) != 0 && self.waiters.load(Relaxed) > 0
+        self.gate.load(Relaxed) & Self::bit(key) != 0 && self.has_waiters.load(Relaxed)
     }
 
     /// Notes that permits of a key came back, for the next holder of the lock.

@@ -191,7 +191,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     Mutant {
         file: ADMIT,
-        within: "pub(super) unsafe fn enter_behind(",
+        within: "pub(super) unsafe fn admit(",
         text: "&& !lists.closed",
         by: "",
         test: ("corners", "while_a_queue_closes_nobody_is_let_in"),
@@ -290,7 +290,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "pub(crate) unsafe fn enqueue(",
-        text: "drop(waker.take());",
+        text: "drop(newcomer);",
         by: "",
         test: (
             "given_back",
@@ -300,8 +300,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn enter(",
-        text: "if Q::Hook::TIMES {",
-        by: "let waker = &mut waker.take();\n            if Q::Hook::TIMES {",
+        text: "(*waiter.as_ptr()).since = self.clock.now();",
+        by: "let waker = Waiter::rewake(waiter, None);\n                (*waiter.as_ptr()).since = self.clock.now();\n                Waiter::rewake(waiter, waker);",
         test: (
             "given_back",
             "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics",

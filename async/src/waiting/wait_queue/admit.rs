@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use core::task::Waker;
 
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
@@ -20,22 +19,28 @@ use crate::waiting::wait_list::{End, NextTry, Request, Shard, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Puts a new request into its wait list, if it plainly has to wait and there is room for it.
-    /// Then takes its waker.
+    /// Takes for a new request, or puts it into its wait list, or refuses it.
+    ///
+    /// What is plain is seen to here: a request for one permit without a deadline, for which there
+    /// is room. Behind others it changes nothing for them, nor for the timers; first in its list,
+    /// neither, if its limiter says that time does not help.
     ///
     /// # Safety
     ///
     /// As of `enqueue`.
     #[inline(always)]
-    pub(super) unsafe fn enter_behind(
+    pub(super) unsafe fn admit(
         &self,
         lists: &mut Lists<Q::Source>,
+        batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
-        waker: &mut Option<Waker>,
-    ) -> bool {
+    ) -> Step<'_, Q> {
         // SAFETY: the waiter is ours, as the caller says.
-        let Waiter { key, request, .. } = unsafe { &*waiter.as_ptr() };
-        let head = lists.head(*key);
+        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
+        let Request {
+            min, max, deadline, ..
+        } = request;
+        let head = lists.head(key);
         let Options {
             order,
             max_permits,
@@ -43,75 +48,120 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             ..
         } = self.options;
         let is_plain = order == Order::OldestFirst
-            && head.is_some()
             && !lists.closed
             // For more, the limiter is asked whether they can ever be granted.
-            && request.min <= 1
-            && request.deadline == Timestamp::MAX
+            && min <= 1
+            && deadline == Timestamp::MAX
             && lists.counts.waiters < max_waiters
             && Shard::room(head) + request.room() <= max_permits;
-        if is_plain {
-            // SAFETY: the same.
-            unsafe { self.enter(lists, waiter, head, waker) };
+        if is_plain && head.is_some() {
+            // SAFETY: the waiter is ours, as the caller says.
+            unsafe { self.enter(lists, waiter, head) };
+            return Step::Wait;
         }
-        is_plain
-    }
-
-    /// Takes for a new request, or puts it into its wait list with its waker, or refuses it.
-    ///
-    /// # Safety
-    ///
-    /// As of `enqueue`.
-    pub(super) unsafe fn admit(
-        &self,
-        lists: &mut Lists<Q::Source>,
-        batch: &mut WakeBatch,
-        waiter: NonNull<Waiter<Key<Q>>>,
-        waker: &mut Option<Waker>,
-    ) -> Step<'_, Q> {
-        // SAFETY: the waiter is ours, as the caller says.
-        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
-        self.raise(Self::bit(key));
         let now = self.clock.now();
-        let Request {
-            min, max, deadline, ..
-        } = request;
-        if lists.closed {
-            return Step::Settled(Err(Rejected::Closed { permits: min }));
-        }
-        let limiter = self.source.at(key);
-        let head = lists.head(key);
-        let (mut next_try, mut is_refused) = (NextTry::ON_RELEASE, false);
-        if self.options.order == Order::NewestFirst || head.is_none() {
-            // Restored if the limiter panics: it may have taken and given back.
-            let mut mark = self.pending.restore_on_drop(Self::bit(key));
+        self.raise(Self::bit(key));
+        // Noted if the limiter or a clock panics: the limiter may have taken and given back.
+        let mut mark = self.pending.restore_on_drop(Self::bit(key));
+        let mut asked = Asked {
+            now,
+            next_try: NextTry::ON_RELEASE,
+            is_refused: false,
+        };
+        let step = if lists.closed {
+            Some(Step::Settled(Err(Rejected::Closed { permits: min })))
+        } else if self.options.order == Order::NewestFirst || head.is_none() {
+            let limiter = self.source.at(key);
             let taken = take(
                 min,
                 max,
                 || limiter.available_at(now),
                 |n| limiter.take_at(now, n),
             );
-            mark.bits = 0;
             match taken {
                 // To be given back if a waker panics before it is handed out.
-                Ok(grant) => {
-                    return Step::Settled(Ok(Taken {
-                        wait_queue: self,
-                        key,
-                        grant: Some(grant),
-                        at: now,
-                        waiter: 0,
-                    }));
-                }
+                Ok(grant) => Some(Step::Settled(Ok(Taken {
+                    wait_queue: self,
+                    key,
+                    grant: Some(grant),
+                    at: now,
+                    waiter: 0,
+                }))),
                 Err(Denied::ExceedsCapacity { permits, capacity }) => {
-                    return Step::Settled(Err(Rejected::ExceedsCapacity { permits, capacity }));
+                    Some(Step::Settled(Err(Rejected::ExceedsCapacity {
+                        permits,
+                        capacity,
+                    })))
                 }
                 Err(denied) => {
-                    is_refused = matches!(denied, Denied::Refused { .. });
-                    next_try = self.next_try(lists, &limiter, denied, now, now);
+                    asked.is_refused = matches!(denied, Denied::Refused { .. });
+                    asked.next_try = self.next_try(lists, &limiter, denied, now, now);
+                    if is_plain
+                        && asked.next_try.at == Timestamp::MAX
+                        && u64::from(min) <= limiter.capacity()
+                    {
+                        // SAFETY: the waiter is ours, as the caller says.
+                        unsafe { self.enter(lists, waiter, head) };
+                        mark.bits = 0;
+                        return Step::Wait;
+                    }
+                    None
                 }
             }
+        } else {
+            None
+        };
+        mark.bits = 0;
+        if let Some(step) = step {
+            self.leave_lists(lists, batch);
+            return step;
         }
+        // SAFETY: as the caller says.
+        unsafe { self.admit_asked(lists, batch, waiter, asked) }
+    }
+
+    /// Puts a new request into its wait list, or refuses it, by what its limiter has said.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`.
+    #[cold]
+    unsafe fn admit_asked(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut Option<WakeBatch>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        asked: Asked,
+    ) -> Step<'_, Q> {
+        let batch = batch.insert(WakeBatch::new());
+        // SAFETY: as the caller says.
+        self.critical_section(lists, batch, |lists, batch| unsafe {
+            self.wait_or_refuse(lists, batch, waiter, asked)
+        })
+    }
+
+    /// As `admit_asked`, in a critical section.
+    ///
+    /// # Safety
+    ///
+    /// As of `enqueue`.
+    #[inline(always)]
+    unsafe fn wait_or_refuse(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        asked: Asked,
+    ) -> Step<'_, Q> {
+        let Asked {
+            now,
+            next_try,
+            is_refused,
+        } = asked;
+        // SAFETY: the waiter is ours, as the caller says.
+        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
+        let Request { min, deadline, .. } = request;
+        let limiter = self.source.at(key);
         if u64::from(min) > limiter.capacity() {
             return Step::Settled(Err(exceeds(&limiter, min)));
         }
@@ -156,8 +206,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let head = lists.head(key);
             // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
             unsafe {
-                self.enter(lists, waiter, head, waker);
-                (*waiter.as_ptr()).next_try = next_try;
+                self.enter(lists, waiter, head);
+                if (*waiter.as_ptr()).is_head {
+                    (*Waiter::lead(waiter)).next_try = next_try;
+                }
                 lists.schedule(waiter);
                 if let Some(head) = head {
                     lists.schedule(head);
@@ -199,8 +251,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Puts a waiter into the wait list of `head`, and takes its waker. If the clock panics, the
-    /// waker stays where it is, to be dropped without the lock.
+    /// Puts a waiter into the wait list of `head`. If the clock panics, the waker stays in the
+    /// waiter, to be dropped without the lock.
     ///
     /// # Safety
     ///
@@ -211,7 +263,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
-        waker: &mut Option<Waker>,
     ) {
         // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
         unsafe {
@@ -225,14 +276,27 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if Q::Hook::TIMES {
                 (*waiter.as_ptr()).since = self.clock.now();
             }
-            let Some(waker) = waker.take() else { return };
-            lists.shard(key).enter(waiter, head, end, waker);
-            lists.occupied |= Self::bit(key);
+            lists.shard(key).enter(waiter, head, end);
+            if head.is_none() {
+                lists.occupied |= Self::bit(key);
+            }
+            if lists.counts.waiters == 0 {
+                self.has_waiters.store(true, Relaxed);
+            }
             lists.counts.waiters += 1;
             lists.counts.permits += u64::from(min);
-            self.publish_counts(lists);
+            self.publish_queued(lists);
         }
     }
+}
+
+/// When a new request came, and what its limiter has said.
+#[derive(Clone, Copy)]
+struct Asked {
+    now: Timestamp,
+    next_try: NextTry,
+    /// Whether it is denied whatever is free.
+    is_refused: bool,
 }
 
 /// What becomes of a new request.

@@ -104,10 +104,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return false;
             }
             // SAFETY: in the heap, and so in a wait list, and we hold the lock.
-            let (is_head, next_try) =
-                unsafe { ((*waiter.as_ptr()).is_head, (*waiter.as_ptr()).next_try) };
+            let next_try = unsafe { Waiter::next_try(waiter) };
             let as_of = due.max(self.earliest_as_of(now));
-            if is_head && next_try.at == due {
+            if let Some(next_try) = next_try
+                && next_try.at == due
+            {
                 self.serve(
                     lists,
                     batch,
@@ -189,7 +190,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     }
                     // SAFETY: the same.
                     unsafe {
-                        (*head.as_ptr()).next_try = next_try;
+                        (*Waiter::lead(head)).next_try = next_try;
                         lists.schedule(head);
                     }
                     break;
@@ -298,14 +299,29 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Removed<Key<Q>> {
         // SAFETY: linked, and we hold the lock.
+        let head = unsafe { lists.head_of(waiter) };
+        self.remove_from(lists, waiter, head)
+    }
+
+    /// The same of one whose list has this head, which may be the waiter itself.
+    #[inline(always)]
+    pub(super) fn remove_from(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        head: NonNull<Waiter<Key<Q>>>,
+    ) -> Removed<Key<Q>> {
+        // SAFETY: linked, and we hold the lock.
         unsafe {
             let Waiter { key, request, .. } = &*waiter.as_ptr();
             let (key, request) = (*key, *request);
             lists.timers.set(waiter, None);
             lists.counts.waiters -= 1;
+            if lists.counts.waiters == 0 {
+                self.has_waiters.store(false, Relaxed);
+            }
             lists.counts.permits -= u64::from(request.min);
-            self.publish_counts(lists);
-            let head = lists.head_of(waiter);
+            self.publish_queued(lists);
             let shard = lists.shard(key);
             let taken = shard.remove(waiter, head);
             if shard.is_empty() {
@@ -315,8 +331,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    pub(super) fn publish_counts(&self, lists: &Lists<Q::Source>) {
-        self.waiters.store(lists.counts.waiters, Relaxed);
+    #[inline(always)]
+    pub(super) fn publish_queued(&self, lists: &Lists<Q::Source>) {
         self.queued.store(
             u32::try_from(lists.counts.permits).unwrap_or(u32::MAX),
             Relaxed,
@@ -375,7 +391,7 @@ impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
         self.pending.add(self.bit);
         // SAFETY: linked, and we hold the lock.
         unsafe {
-            (*self.head.as_ptr()).next_try = NextTry {
+            (*Waiter::lead(self.head)).next_try = NextTry {
                 at: self.now.saturating_add(AFTER_PANIC),
                 exact: false,
             };

@@ -17,8 +17,7 @@ use crate::queues::options::Order;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{End, Request, State, Waiter};
-use crate::waiting::wake_batch::WakeBatch;
+use crate::waiting::wait_list::{End, Newcomer, Request, State, Waiter};
 
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
@@ -39,37 +38,32 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The waiter is idle, nobody else refers to it, and it stays where it is until it is settled
-    /// or `cancel` has returned.
+    /// The waiter is idle and has its waker, nobody else refers to it, and it stays where it is
+    /// until it is settled or `cancel` has returned.
     #[inline(always)]
     pub(crate) unsafe fn enqueue(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
-        waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
-        // Neither cloned nor dropped under the lock: that runs code of the caller's.
-        let mut waker = Some(waker.clone());
+        // SAFETY: as the caller says.
+        let newcomer = unsafe { Newcomer::new(waiter) };
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
             let step = self.lists.lock(|lists| {
-                // SAFETY: as the caller says. Nothing changes for other waits, nor for the timers.
-                if unsafe { self.enter_behind(lists, waiter, &mut waker) } {
-                    return Step::Wait;
-                }
-                let batch = batch.insert(WakeBatch::new());
-                self.critical_section(lists, batch, |lists, batch| {
-                    // SAFETY: as the caller says.
-                    unsafe { self.admit(lists, batch, waiter, &mut waker) }
-                })
+                // SAFETY: as the caller says.
+                unsafe { self.admit(lists, &mut batch, waiter) }
             });
             mem::forget(panicking);
             self.wake_and_grant_some(&mut batch);
             match step {
-                Step::Wait => return None,
+                Step::Wait => {
+                    mem::forget(newcomer);
+                    return None;
+                }
                 Step::Settled(outcome) => {
                     // Its drop may panic. Then what was taken is given back.
-                    drop(waker.take());
+                    drop(newcomer);
                     return Some(outcome.map(Taken::keep));
                 }
                 Step::Again => {}
@@ -185,23 +179,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// # Safety
     ///
     /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
-    pub(crate) unsafe fn enqueue_drained(
-        &self,
-        waiter: NonNull<Waiter<Key<Q>>>,
-        waker: &Waker,
-    ) -> bool {
-        let mut waker = Some(waker.clone());
+    pub(crate) unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) -> bool {
+        // SAFETY: as the caller says.
+        let _newcomer = unsafe { Newcomer::new(waiter) };
         self.with(|lists, _| {
             self.raise(DRAINED);
             if self.is_drained() {
                 return false;
             }
             let head = lists.drainers.heads().next();
-            if let Some(waker) = waker.take() {
-                // SAFETY: as the caller says.
-                unsafe { lists.drainers.enter(waiter, head, End::Tail, waker) };
-                lists.occupied |= DRAINED;
-            }
+            // SAFETY: as the caller says.
+            unsafe { lists.drainers.enter(waiter, head, End::Tail) };
+            lists.occupied |= DRAINED;
             true
         })
     }
@@ -227,41 +216,66 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// The same.
     unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        let _unclaimed = Unclaimed {
-            wait_queue: self,
-            waiter,
-        };
         // SAFETY: valid, as the caller says.
-        if unsafe { Waiter::state(waiter) } == State::Waiting {
-            let stays = AbortOnUnwind;
-            let waker = self.with_lists(move |lists| {
-                // SAFETY: waiting, and so in a list, now that we hold the lock.
-                unsafe {
-                    if Waiter::state(waiter) != State::Waiting {
-                        mem::forget(stays);
-                        return None;
-                    }
-                    lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
-                    let (waker, next) = self.remove(lists, waiter);
-                    (*waiter.as_ptr()).until = (*waiter.as_ptr()).since;
-                    Waiter::settle(waiter, State::Cancelled);
-                    mem::forget(stays);
-                    if next.is_some() {
-                        // Requests behind it may fit where it did not.
-                        self.pending.add(Self::bit((*waiter.as_ptr()).key));
-                    }
-                    waker
-                }
-            });
-            drop(waker);
+        if unsafe { Waiter::state(waiter) } != State::Waiting {
+            // SAFETY: settled, and so ours.
+            return unsafe { self.disclaim(waiter, false) };
         }
+        let mut batch = None;
+        let stays = AbortOnUnwind;
+        let left = self.lists.lock(|lists| {
+            // SAFETY: waiting, and so in a list, now that we hold the lock.
+            unsafe {
+                if Waiter::state(waiter) != State::Waiting {
+                    return None;
+                }
+                lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
+                let (waker, next) = self.remove(lists, waiter);
+                if Q::Hook::TIMES {
+                    (*waiter.as_ptr()).until = (*waiter.as_ptr()).since;
+                }
+                Waiter::settle(waiter, State::Cancelled);
+                if next.is_some() {
+                    // Requests behind it may fit where it did not.
+                    self.pending.add(Self::bit((*waiter.as_ptr()).key));
+                }
+                self.leave_lists(lists, &mut batch);
+                Some(waker)
+            }
+        });
+        mem::forget(stays);
+        let Some(waker) = left else {
+            // SAFETY: settled meanwhile, and so ours.
+            return unsafe { self.disclaim(waiter, true) };
+        };
+        self.wake_and_grant_some(&mut batch);
+        drop(waker);
         // SAFETY: no longer in a list, and so ours.
         unsafe {
-            if Q::Hook::TIMES && Waiter::state(waiter) == State::Cancelled {
+            if Q::Hook::TIMES {
                 (*waiter.as_ptr()).until = self.clock.now();
             }
             self.left(waiter);
         }
+    }
+
+    /// Gives back what a settled waiter was granted, if it was. `unlocked`: the lock was held by
+    /// this call.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list, is settled, and its outcome has not been asked for.
+    #[cold]
+    unsafe fn disclaim(&self, waiter: NonNull<Waiter<Key<Q>>>, unlocked: bool) {
+        let _unclaimed = Unclaimed {
+            wait_queue: self,
+            waiter,
+        };
+        if unlocked {
+            self.wake_and_grant_some(&mut None);
+        }
+        // SAFETY: settled, and so ours.
+        unsafe { self.left(waiter) };
     }
 
     /// As `cancel_drained`.
