@@ -103,12 +103,13 @@ fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
 const SPINS: u32 = 100;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Whether what is missing has to be released: which may be soon.
+    /// Whether permits are out that a release brings back.
     fn is_held(&self) -> bool {
         self.source.held() > 0
     }
 
-    /// The same, and nobody waits before.
+    /// Whether it is worth a few spins: permits are out, and the next release is for a newcomer, as
+    /// no request waits.
     fn is_soon(&self, key: Key<Q>) -> bool {
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
     }

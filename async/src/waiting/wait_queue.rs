@@ -348,8 +348,7 @@ impl<Q: QueueConfig> Drop for ReleaseOnUnwind<'_, Q> {
 /// What a hand-over has come to.
 struct Handed {
     waker: Option<Waker>,
-    /// Whether other permits are free, and whether a wait is left that they may be for.
-    others_are_free: bool,
+    /// Whether other permits are free, and a wait is left that they may be for.
     goes_on: bool,
 }
 
@@ -374,7 +373,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same for work that runs no code of others, and wakes nobody.
+    /// Works on the wait lists under the lock, as `with` does. The work calls no limiter, clock or
+    /// waker, so it cannot panic.
     #[inline]
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
         let mut batch = None;
@@ -562,9 +562,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         let handed = self.lists.try_lock(|lists| {
             let handed = self.hand_to_head(lists, key, n);
-            // If no more are free, the gate stays raised, also if none wait any more: as a rule the
-            // next request waits before the next release, which lowers it.
-            if handed.as_ref().is_none_or(|handed| handed.others_are_free) {
+            // Else the gate stays raised, also if none wait any more: as a rule the next request
+            // waits before the next release, which lowers it. It refuses nobody meanwhile.
+            if handed.is_none() {
                 self.lower_gate(lists);
             }
             handed
@@ -625,11 +625,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             Waiter::settle(head, State::Granted);
         }
         let goes_on = others_are_free && next.is_some();
-        Some(Handed {
-            waker,
-            others_are_free,
-            goes_on,
-        })
+        Some(Handed { waker, goes_on })
     }
 
     #[cold]

@@ -263,7 +263,7 @@ impl<T: Limits> Drop for Refund<'_, T> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own all of `{Self}`",
-    label = "permits of one of them may be released past the queue, which would wake none of those who wait",
+    label = "a permit of one of them that is released past the queue wakes no waiter",
     note = "name the limits themselves; a pointer to one is possible where all its permits come back by time (`Replenishing`)",
     note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
 )]

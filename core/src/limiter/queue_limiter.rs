@@ -2,11 +2,11 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 
 /// A limiter that a queue can own, and what it does for that queue alone.
 ///
-/// A queue grants what a release makes free to those who wait, as far as the release goes through
-/// the queue. A permit that is released past it would wake none of them. So this is implemented for
-/// limiters that are owned; and for pointers, and limiters that are named in several places, only
-/// where permits come back by time alone ([`Replenishing`]): a waiter is then granted when the time
-/// has come, whoever else takes.
+/// A queue learns of a release only if the release goes through the queue. A permit that is
+/// released past the queue wakes no waiter. So this trait is implemented for limiters that the
+/// queue owns. Pointers to limiters implement it only where permits come back by time alone
+/// ([`Replenishing`]): the queue then grants at the right time, also if others take from the same
+/// limiter.
 ///
 /// # Implementing
 ///
@@ -71,7 +71,7 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own `{Self}`",
-    label = "permits may be released past the queue, which would wake none of those who wait",
+    label = "a permit that is released past the queue wakes no waiter",
     note = "give the queue the limiter itself; a pointer to one is possible where all permits come back by time (`Replenishing`)",
     note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other",
     note = "for a limiter of your own whose permits come back through the queue: `impl QueueLimiter for Mine {{}}`"
@@ -82,10 +82,12 @@ pub trait QueueLimiter: Limiter {
     /// times that are older than they need be.
     const SHARED: bool = false;
 
-    /// As [`release`](Limiter::release), and says whether somebody waits for what has become free.
+    /// Releases `n` permits, as [`release`](Limiter::release) does. Returns whether a request waits
+    /// for them.
     ///
-    /// By default it does not know. A limiter that is told by [`watch`](Self::watch), in
-    /// the word that a release changes anyway, spares its releases the search for those who wait.
+    /// By default [`Waiting::Unknown`]: the queue then looks for itself. A limiter can keep what
+    /// [`watch`](Self::watch) tells it in the word that a release changes. Then a release reads the
+    /// answer from that word, and the queue need not look.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
         self.release(n);
@@ -210,7 +212,7 @@ pub enum PassedOn {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "permits of `{Self}` do not come back by time alone",
-    label = "a pointer to it cannot be owned by a queue: what another one releases would wake none of those who wait",
+    label = "a queue cannot own a pointer to it: a permit that is released past the queue wakes no waiter",
     note = "give the queue the limiter itself; to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
 )]
 pub trait Replenishing: Limiter {}

@@ -814,7 +814,7 @@ impl SlicedBucketBuilder {
     /// The instant that the bucket starts at, and that steps are counted from. Default:
     /// [`Timestamp::ZERO`].
     ///
-    /// An earlier `now`, by up to the staleness, is told no more than this one would be.
+    /// A request at an earlier `now`, by up to the staleness, gets no more than one at the origin.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};

@@ -731,7 +731,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false",
         test: (
             "refunds",
-            "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
+            "wide::a_bucket_that_has_refilled_takes_nothing_back_beyond_full",
         ),
     },
     Mutant {
@@ -1453,31 +1453,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "if self.pending.is_any::<Q::Lock>() {",
-        by: "if false {",
-        test: (
-            "queue_handover",
-            "a_permit_that_is_handed_to_the_last_one_beside_a_release_leaves_that_to_all",
-        ),
-    },
-    Mutant {
-        file: WAIT_QUEUE,
-        within: "fn hand_over(&self",
         text: "if handed.goes_on {",
         by: "if false && handed.goes_on {",
         test: (
             "queue_handover",
             "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
-        ),
-    },
-    Mutant {
-        file: WAIT_QUEUE,
-        within: "fn hand_over(&self",
-        text: "is_none_or(|handed| handed.others_are_free)",
-        by: "is_none()",
-        test: (
-            "queue_handover",
-            "two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all",
         ),
     },
     Mutant {
@@ -1504,11 +1484,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
-        text: "handed.is_some()",
-        by: "true",
+        text: "let is_handed = handed.is_some();",
+        by: "let is_handed = true;",
         test: (
             "queue_handover",
-            "a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free",
+            "one_permit_is_not_handed_to_who_waits_for_two",
         ),
     },
     Mutant {
@@ -1610,7 +1590,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: SERVE,
         within: "fn drain(&self",
         text: "self.settle(lists, batch, head, State::Closed, None, now);",
-        by: "let taken = take(&self.source.at(unsafe { (*head.as_ptr()).key }), now, 1, 1);\n                    self.settle(lists, batch, head, State::Closed, taken.ok().filter(|_| false), now);",
+        by: "let key = unsafe { (*head.as_ptr()).key };\n                    let _ = self.source.at(key).take_at(now, 1);\n                    self.settle(lists, batch, head, State::Closed, None, now);",
         test: ("queue", "a_close_beside_a_release_takes_no_permit"),
     },
     Mutant {

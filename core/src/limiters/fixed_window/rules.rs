@@ -172,8 +172,8 @@ impl<W: Word> FixedWindowRules<W> {
         };
         match layout.current(stamp, state) {
             (count, Some(_)) if count + wanted > layout.limit() => None,
-            // All was given back, so nobody has started this window: it begins now, if it then ends
-            // later.
+            // All permits were given back, so this request starts the window: it begins now, unless
+            // it would then end earlier.
             (0, Some(at)) if rounded && layout.ahead(begun, at).is_some() => Some(begun),
             (_, Some(_)) => Some(state),
             (_, None) => Some(begun),
@@ -200,7 +200,7 @@ impl<W: Word> FixedWindowRules<W> {
         let ahead = layout.distance(stamp, end);
         let (left, ahead) = match count {
             _ if ahead >= 0 => (limit, begun),
-            // Nobody has started this window.
+            // All permits were given back: the next request starts the window.
             0 if self.rounded => (limit, begun.max(ahead.unsigned_abs())),
             _ => (limit - count, ahead.unsigned_abs()),
         };
