@@ -8,7 +8,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::report::Row;
+use crate::row::Row;
 use crate::rows::growth::Line;
 
 type Drawn = Result<(), Box<dyn Error>>;

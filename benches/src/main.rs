@@ -13,6 +13,7 @@
 mod chart;
 mod measure;
 mod report;
+mod row;
 mod rows;
 
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use crate::report::Row;
+use crate::row::{Row, Spread};
 
 /// How much is measured.
 pub(crate) struct Plan {
@@ -159,7 +159,14 @@ impl Contest {
         let spread: Vec<Spread> = nanos.into_iter().map(Spread::of).collect();
         let row = |peer: Option<(&'static str, &Spread)>| {
             let note = self.ours.ready.note.clone();
-            Row::new(&self, &spread[0], &spread[1], peer, plan.runs, note)
+            Row::new(
+                (self.row, self.threads),
+                &spread[0],
+                &spread[1],
+                peer,
+                plan.runs,
+                note,
+            )
         };
         if self.peers.is_empty() {
             return vec![row(None)];
@@ -206,29 +213,5 @@ impl Contest {
                 .max()
         })
         .unwrap_or_default()
-    }
-}
-
-/// The middle and the ends of a contestant's runs, in nanoseconds for each operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Spread {
-    pub(crate) least: f64,
-    pub(crate) median: f64,
-    pub(crate) most: f64,
-}
-
-impl Spread {
-    fn of(mut runs: Vec<f64>) -> Self {
-        runs.sort_by(f64::total_cmp);
-        Self {
-            least: runs[0],
-            median: runs[runs.len() / 2],
-            most: runs[runs.len() - 1],
-        }
-    }
-
-    /// How many times longer the slowest run took than the fastest.
-    pub(crate) fn factor(&self) -> f64 {
-        self.most / self.least
     }
 }

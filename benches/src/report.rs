@@ -1,72 +1,10 @@
 //! What comes of it: a table for people, JSON for tools.
 
-use core::iter;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use serde::Serialize;
-
-use crate::measure::{Contest, Spread};
-
-/// Ours against one peer, or against the floor alone.
-#[derive(Serialize)]
-#[expect(clippy::struct_field_names, reason = "tools know the names")]
-pub(crate) struct Row {
-    pub(crate) row: &'static str,
-    pub(crate) threads: usize,
-    pub(crate) ours_ns: f64,
-    pub(crate) peer: Option<&'static str>,
-    pub(crate) peer_ns: Option<f64>,
-    ratio: Option<f64>,
-    pub(crate) floor_ns: f64,
-    floor_ratio: f64,
-    runs: usize,
-    unit: &'static str,
-    /// The slowest run of ours over the fastest.
-    spread: f64,
-    peer_spread: Option<f64>,
-    /// Whether the numbers mean enough to be held against a budget: those of several threads only
-    /// if runs agree.
-    judged: bool,
-    /// What else there is to know of ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
-}
-
-impl Row {
-    pub(crate) fn new(
-        contest: &Contest,
-        floor: &Spread,
-        ours: &Spread,
-        peer: Option<(&'static str, &Spread)>,
-        runs: usize,
-        note: Option<String>,
-    ) -> Self {
-        Self {
-            row: contest.row,
-            threads: contest.threads,
-            ours_ns: ours.median,
-            peer: peer.map(|(name, _)| name),
-            peer_ns: peer.map(|(_, spread)| spread.median),
-            ratio: peer.map(|(_, spread)| ours.median / spread.median),
-            floor_ns: floor.median,
-            floor_ratio: ours.median / floor.median,
-            runs,
-            unit: "ns/op",
-            spread: ours.factor(),
-            peer_spread: peer.map(|(_, spread)| spread.factor()),
-            judged: contest.threads == 1
-                || iter::once(ours)
-                    .chain(peer.map(|(_, spread)| spread))
-                    .all(|spread| spread.factor() <= NOISE),
-            note,
-        }
-    }
-}
-
-/// A spread above this tells noise, not speed.
-const NOISE: f64 = 2.0;
+use crate::row::{NOISE, Row};
 
 pub(crate) fn head() {
     println!(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::replay::Limit;
+use crate::limit::Limit;
 
 /// Rate limiting, to look at.
 ///

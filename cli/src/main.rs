@@ -12,6 +12,7 @@
 mod args;
 mod demo;
 mod failure;
+mod limit;
 mod replay;
 mod text;
 

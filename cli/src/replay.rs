@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`input`] | the log as lines: file or standard input, plain or gzip, in constant memory |
 //! | [`mod@line`] | one line: address, time and size |
-//! | [`limit`] | `--limit N/PERIOD` |
 //! | [`settings`] | from the command line to a limiter |
 //! | [`judge`] | a limiter for each key, and what they decided |
 //! | [`timeline`] | admitted and denied over time, in a fixed number of rows |
@@ -15,7 +14,6 @@
 
 mod input;
 mod judge;
-mod limit;
 mod line;
 mod report;
 mod settings;
@@ -23,8 +21,6 @@ mod timeline;
 
 use std::process::ExitCode;
 use std::time::Instant;
-
-pub(crate) use self::limit::Limit;
 
 use self::input::Lines;
 use self::judge::Judge;

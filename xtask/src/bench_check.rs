@@ -8,8 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::checks::Check;
-use crate::command;
+use crate::command::{self, Check};
 use crate::context::Context;
 use crate::setup;
 
@@ -85,9 +84,8 @@ fn measure(context: &Context) -> Result<Paths, String> {
     let mut cargo = context.cargo();
     cargo.arg("bench").args(context.locked()).args([
         "--package",
-        "portcullis-bench",
-        "--bench",
-        "instructions*",
+        "portcullis-instructions",
+        "--benches",
     ]);
     cargo
         .env("GUNGRAUN_RUNNER", setup::callgrind_runner(context))

@@ -1,13 +1,13 @@
 use std::process::Command;
 
 use crate::bench_check;
-use crate::command;
+use crate::command::{self, Check};
 use crate::context::Context;
 use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
-use crate::setup::Part;
+use crate::setup::{self, Part};
 use crate::weaken;
 use crate::width;
 
@@ -26,9 +26,6 @@ pub(crate) struct Step {
     pub(crate) needs: Option<Part>,
     pub(crate) run: fn(&Context) -> Check,
 }
-
-/// What a step found: a few words on what it saw, or what is wrong.
-pub(crate) type Check = Result<String, String>;
 
 pub(crate) const TASKS: &[Task] = &[
     Task {
@@ -172,12 +169,8 @@ pub(crate) const STEPS: &[Step] = &[
 ];
 
 fn fmt(context: &Context) -> Check {
-    command::run(
-        context
-            .component("fmt", Part::Rustfmt)
-            .args(["--all", "--check"]),
-    )?;
-    let mut firmware = context.component("fmt", Part::Rustfmt);
+    command::run(setup::component(context, "fmt", Part::Rustfmt).args(["--all", "--check"]))?;
+    let mut firmware = setup::component(context, "fmt", Part::Rustfmt);
     command::run(
         firmware
             .current_dir(context.root.join("firmware"))
@@ -188,7 +181,7 @@ fn fmt(context: &Context) -> Check {
 
 fn clippy(context: &Context) -> Check {
     let lint = |selection: &[&str]| {
-        let mut cargo = context.component("clippy", Part::Clippy);
+        let mut cargo = setup::component(context, "clippy", Part::Clippy);
         cargo
             .arg("--keep-going")
             .args(context.locked())

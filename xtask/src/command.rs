@@ -2,7 +2,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::checks::Check;
+/// What a step found: a few words on what it saw, or what is wrong.
+pub(crate) type Check = Result<String, String>;
 
 /// Runs a command, with its output where this program's goes.
 pub(crate) fn run(command: &mut Command) -> Check {

@@ -3,8 +3,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::setup::{self, Part};
-
 /// Where the steps run, and how they start other programs.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,
@@ -43,19 +41,8 @@ impl Context {
         cargo
     }
 
-    /// Cargo's `subcommand`, of the toolchain that has it.
-    pub(crate) fn component(&self, subcommand: &str, part: Part) -> Command {
-        if setup::is_there(self, part) {
-            let mut cargo = self.cargo();
-            cargo.arg(subcommand);
-            cargo
-        } else {
-            self.debian_component(subcommand)
-        }
-    }
-
-    /// The same of Debian's packages, by its own name: Cargo would look for it among rustup's
-    /// first.
+    /// Cargo's `subcommand` of Debian's packages, by its own name: Cargo would look for it among
+    /// rustup's first.
     pub(crate) fn debian_component(&self, subcommand: &str) -> Command {
         let mut component = self.debian(&format!("/usr/bin/cargo-{subcommand}"));
         component.arg(subcommand);

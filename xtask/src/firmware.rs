@@ -2,48 +2,17 @@
 //! ends with a status; and their checks on the host.
 
 use core::time::Duration;
-use std::env;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::thread;
 
-use crate::checks::Check;
-use crate::command::{self, announce};
+use crate::command::{self, Check, announce};
 use crate::context::Context;
 use crate::setup::{self, Part};
-
-/// Programs, what they are built for, and what they run in.
-pub(crate) struct Board {
-    package: &'static str,
-    /// More than one where the flash is too small for all checks.
-    programs: &'static [&'static str],
-    pub(crate) target: &'static str,
-    pub(crate) emulator: &'static str,
-}
-
-pub(crate) const BOARDS: [Board; 3] = [
-    Board {
-        package: "portcullis-cortex-m3",
-        programs: &["portcullis-cortex-m3", "portcullis-cortex-m3-tables"],
-        target: "thumbv7m-none-eabi",
-        emulator: "qemu-system-arm",
-    },
-    Board {
-        package: "portcullis-cortex-m0",
-        programs: &["portcullis-cortex-m0", "portcullis-cortex-m0-tables"],
-        target: "thumbv6m-none-eabi",
-        emulator: "qemu-system-arm",
-    },
-    Board {
-        package: "portcullis-riscv",
-        programs: &["portcullis-riscv"],
-        target: "riscv32imac-unknown-none-elf",
-        emulator: "qemu-system-riscv32",
-    },
-];
+use crate::targets::{BOARDS, Board};
 
 /// No program runs for so long.
 const LONGEST: Duration = Duration::from_mins(5);
@@ -154,7 +123,7 @@ pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: 
             target.replace('-', "_").to_uppercase()
         );
         cargo
-            .env(linker, linker_beside_debian().unwrap_or_default())
+            .env(linker, setup::linker_beside_debian().unwrap_or_default())
             .env("RUSTC_BOOTSTRAP", "1");
         cargo.args([subcommand, "-Zbuild-std=core"]);
         cargo
@@ -172,33 +141,6 @@ pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: 
         .args(context.locked())
         .args(["--release", "--package", package, "--target", target]);
     cargo
-}
-
-/// A linker for bare targets, which Debian's compiler comes without: Debian's own, or that of the
-/// default toolchain.
-pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
-    let installed = Path::new("/usr/bin")
-        .read_dir()
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path());
-    let version = |path: &PathBuf| {
-        path.to_str()?
-            .strip_prefix("/usr/bin/ld.lld-")?
-            .parse::<u32>()
-            .ok()
-    };
-    let own = setup::output("rustc", &["--print", "sysroot"]).map(|root| {
-        let place = format!(
-            "lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld",
-            env::consts::ARCH
-        );
-        Path::new(root.trim()).join(place)
-    });
-    let newest = installed
-        .filter(|path| version(path).is_some())
-        .max_by_key(version);
-    newest.or(own).filter(|path| path.is_file())
 }
 
 #[cfg(test)]

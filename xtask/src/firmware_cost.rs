@@ -8,8 +8,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::checks::Check;
-use crate::command;
+use crate::command::{self, Check};
 use crate::context::Context;
 use crate::firmware;
 use crate::setup;

@@ -2,7 +2,7 @@
 //! and on no path is there a division, a call, a trap or a panic.
 
 use crate::asm::{self, Facts, Function};
-use crate::checks::Check;
+use crate::command::Check;
 use crate::context::Context;
 use crate::listing;
 

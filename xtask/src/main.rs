@@ -22,6 +22,7 @@ mod no_std;
 mod report;
 mod setup;
 mod sources;
+mod targets;
 mod weaken;
 mod width;
 

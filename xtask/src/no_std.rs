@@ -4,22 +4,12 @@
 //! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it. For
 //! WebAssembly the core alone is built: the example's companions need `std`.
 
-use crate::checks::Check;
-use crate::command;
+use crate::command::{self, Check};
 use crate::context::Context;
 use crate::hot_paths::HOT_PATHS;
 use crate::listing;
 use crate::setup::{self, Part};
-
-/// Two with 32-bit words, one with 64-bit atomics, and WebAssembly.
-pub(crate) const TARGETS: [&str; 4] = [
-    "thumbv7m-none-eabi",
-    "riscv32imac-unknown-none-elf",
-    "x86_64-unknown-none",
-    WASM,
-];
-
-const WASM: &str = "wasm32-unknown-unknown";
+use crate::targets::{TARGETS, WASM};
 
 pub(crate) fn check(context: &Context) -> Check {
     let has_core = setup::is_there(context, Part::BareTargets);

@@ -4,14 +4,14 @@
 //! packages; Cargo, for one program; Debian's packages, installed. Nothing here asks for a
 //! password.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::announce;
 use crate::context::Context;
-use crate::firmware::{self, BOARDS};
-use crate::no_std::TARGETS;
+use crate::targets::{BOARDS, TARGETS};
 
 /// Something that a step cannot do without.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +82,17 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     }
 }
 
+/// Cargo's `subcommand`, of the toolchain that has it.
+pub(crate) fn component(context: &Context, subcommand: &str, part: Part) -> Command {
+    if is_there(context, part) {
+        let mut cargo = context.cargo();
+        cargo.arg(subcommand);
+        cargo
+    } else {
+        context.debian_component(subcommand)
+    }
+}
+
 /// Whether the toolchain that runs this program has `part`.
 pub(crate) fn is_there(context: &Context, part: Part) -> bool {
     match part {
@@ -115,7 +126,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         Part::Firmware => {
             has_emulators()
                 && is_there_in_debian(context, Part::BareTargets)
-                && firmware::linker_beside_debian().is_some()
+                && linker_beside_debian().is_some()
         }
         Part::X86 | Part::Callgrind => false,
     }
@@ -145,6 +156,33 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
     clippy
         .zip(rustc)
         .is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
+}
+
+/// A linker for bare targets, which Debian's compiler comes without: Debian's own, or that of the
+/// default toolchain.
+pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
+    let installed = Path::new("/usr/bin")
+        .read_dir()
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    let version = |path: &PathBuf| {
+        path.to_str()?
+            .strip_prefix("/usr/bin/ld.lld-")?
+            .parse::<u32>()
+            .ok()
+    };
+    let own = output("rustc", &["--print", "sysroot"]).map(|root| {
+        let place = format!(
+            "lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld",
+            env::consts::ARCH
+        );
+        Path::new(root.trim()).join(place)
+    });
+    let newest = installed
+        .filter(|path| version(path).is_some())
+        .max_by_key(version);
+    newest.or(own).filter(|path| path.is_file())
 }
 
 /// The program that runs benches under Callgrind, in a folder of its version, since a bench accepts

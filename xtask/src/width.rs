@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::checks::Check;
+use crate::command::Check;
 use crate::sources;
 
 /// The columns that a line of a comment or of prose may fill.

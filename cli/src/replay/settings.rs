@@ -6,9 +6,9 @@ use portcullis_core::{
     FixedWindow, Limiter, Rate, SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
-use super::Limit;
 use crate::args::{Algorithm, Cost, KeyBy, ReplayArgs};
 use crate::failure::Failure;
+use crate::limit::Limit;
 
 /// The largest number of segments; the smaller rings below it are for the memory's sake.
 const SEGMENTS: usize = 1024;

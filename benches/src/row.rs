@@ -1,0 +1,88 @@
+//! What a comparison has come to.
+
+use core::iter;
+
+use serde::Serialize;
+
+/// Ours against one peer, or against the floor alone.
+#[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "tools know the names")]
+pub(crate) struct Row {
+    pub(crate) row: &'static str,
+    pub(crate) threads: usize,
+    pub(crate) ours_ns: f64,
+    pub(crate) peer: Option<&'static str>,
+    pub(crate) peer_ns: Option<f64>,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) floor_ns: f64,
+    pub(crate) floor_ratio: f64,
+    pub(crate) runs: usize,
+    pub(crate) unit: &'static str,
+    /// The slowest run of ours over the fastest.
+    pub(crate) spread: f64,
+    pub(crate) peer_spread: Option<f64>,
+    /// Whether the numbers mean enough to be held against a budget: those of several threads only
+    /// if runs agree.
+    pub(crate) judged: bool,
+    /// What else there is to know of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+}
+
+impl Row {
+    pub(crate) fn new(
+        (row, threads): (&'static str, usize),
+        floor: &Spread,
+        ours: &Spread,
+        peer: Option<(&'static str, &Spread)>,
+        runs: usize,
+        note: Option<String>,
+    ) -> Self {
+        Self {
+            row,
+            threads,
+            ours_ns: ours.median,
+            peer: peer.map(|(name, _)| name),
+            peer_ns: peer.map(|(_, spread)| spread.median),
+            ratio: peer.map(|(_, spread)| ours.median / spread.median),
+            floor_ns: floor.median,
+            floor_ratio: ours.median / floor.median,
+            runs,
+            unit: "ns/op",
+            spread: ours.factor(),
+            peer_spread: peer.map(|(_, spread)| spread.factor()),
+            judged: threads == 1
+                || iter::once(ours)
+                    .chain(peer.map(|(_, spread)| spread))
+                    .all(|spread| spread.factor() <= NOISE),
+            note,
+        }
+    }
+}
+
+/// A spread above this tells noise, not speed.
+pub(crate) const NOISE: f64 = 2.0;
+
+/// The middle and the ends of a contestant's runs, in nanoseconds for each operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) least: f64,
+    pub(crate) median: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(mut runs: Vec<f64>) -> Self {
+        runs.sort_by(f64::total_cmp);
+        Self {
+            least: runs[0],
+            median: runs[runs.len() / 2],
+            most: runs[runs.len() - 1],
+        }
+    }
+
+    /// How many times longer the slowest run took than the fastest.
+    pub(crate) fn factor(&self) -> f64 {
+        self.most / self.least
+    }
+}

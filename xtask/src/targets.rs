@@ -1,0 +1,41 @@
+//! What is built for, beside the machine itself.
+
+/// Two with 32-bit words, one with 64-bit atomics, and WebAssembly.
+pub(crate) const TARGETS: [&str; 4] = [
+    "thumbv7m-none-eabi",
+    "riscv32imac-unknown-none-elf",
+    "x86_64-unknown-none",
+    WASM,
+];
+
+pub(crate) const WASM: &str = "wasm32-unknown-unknown";
+
+/// Programs, what they are built for, and what they run in.
+pub(crate) struct Board {
+    pub(crate) package: &'static str,
+    /// More than one where the flash is too small for all checks.
+    pub(crate) programs: &'static [&'static str],
+    pub(crate) target: &'static str,
+    pub(crate) emulator: &'static str,
+}
+
+pub(crate) const BOARDS: [Board; 3] = [
+    Board {
+        package: "portcullis-cortex-m3",
+        programs: &["portcullis-cortex-m3", "portcullis-cortex-m3-tables"],
+        target: "thumbv7m-none-eabi",
+        emulator: "qemu-system-arm",
+    },
+    Board {
+        package: "portcullis-cortex-m0",
+        programs: &["portcullis-cortex-m0", "portcullis-cortex-m0-tables"],
+        target: "thumbv6m-none-eabi",
+        emulator: "qemu-system-arm",
+    },
+    Board {
+        package: "portcullis-riscv",
+        programs: &["portcullis-riscv"],
+        target: "riscv32imac-unknown-none-elf",
+        emulator: "qemu-system-riscv32",
+    },
+];
