@@ -85,7 +85,8 @@ fn measure(context: &Context) -> Result<Paths, String> {
     cargo.arg("bench").args(context.locked()).args([
         "--package",
         "portcullis-instructions",
-        "--benches",
+        "--bench",
+        "*",
     ]);
     cargo
         .env("GUNGRAUN_RUNNER", setup::callgrind_runner(context))
