@@ -22,13 +22,21 @@ pub(crate) struct Board {
 pub(crate) const BOARDS: [Board; 3] = [
     Board {
         package: "portcullis-cortex-m3",
-        programs: &["portcullis-cortex-m3", "portcullis-cortex-m3-tables"],
+        programs: &[
+            "portcullis-cortex-m3",
+            "portcullis-cortex-m3-tables",
+            "portcullis-cortex-m3-preempted",
+        ],
         target: "thumbv7m-none-eabi",
         emulator: "qemu-system-arm",
     },
     Board {
         package: "portcullis-cortex-m0",
-        programs: &["portcullis-cortex-m0", "portcullis-cortex-m0-tables"],
+        programs: &[
+            "portcullis-cortex-m0",
+            "portcullis-cortex-m0-tables",
+            "portcullis-cortex-m0-preempted",
+        ],
         target: "thumbv6m-none-eabi",
         emulator: "qemu-system-arm",
     },

@@ -160,23 +160,33 @@ fn status(succeeds: bool) -> ExitStatus {
     if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
 }
 
-/// Makes all checks but those of tables by key, on a processor of so many hertz, and ends with a
-/// status.
+/// Makes all checks but those of the other programs, on a processor of so many hertz, and ends with
+/// a status.
 pub fn run(hertz: u32) -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
     portcullis_checks::run(&CortexM, &mut tally);
-    portcullis_checks::preempt(&CortexM, &mut tally);
     check_stack(&mut tally);
     embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
 }
 
 /// Makes the checks of tables by key, and ends with a status.
 pub fn run_tables() -> ! {
+    end_with(|tally| {
+        portcullis_checks::run_tables(&CortexM, tally);
+        systick::check(tally);
+    })
+}
+
+/// Interrupts calls at each of their instructions, and ends with a status.
+pub fn run_preempted() -> ! {
+    end_with(|tally| portcullis_checks::preempt(&CortexM, tally))
+}
+
+fn end_with(checks: impl FnOnce(&mut Tally)) -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
-    portcullis_checks::run_tables(&CortexM, &mut tally);
-    systick::check(&mut tally);
+    checks(&mut tally);
     check_stack(&mut tally);
     debug::exit(status(tally.close(&CortexM)));
     loop {
