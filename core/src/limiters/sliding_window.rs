@@ -444,9 +444,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             let Some(slot) = self.ring.get(slot as usize) else {
                 return Err(Denied::Exhausted { now, permits: n });
             };
-            // Once epochs have come around in the word, the state may bear the right one by chance,
-            // and the ring not.
-            if decides > self.layout.range()
+            // Once an epoch may be taken for one of the round before, the state may bear the right
+            // one, and the ring not: by chance, or since who came for an earlier epoch took the
+            // slot for a newer one. By half of a round no two are taken for each other yet.
+            if decides > self.layout.range() / 2
                 && self
                     .outdated(slot.load(Relaxed), self.layout.stamp(decides))
                     .is_some()

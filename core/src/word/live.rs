@@ -443,7 +443,10 @@ impl<const N: usize, W: Word> Live<N, W> {
                 .is_ok()
             {
                 claim.has_begun_set(word, next, newest);
-                self.confirm_newest(newest, newest);
+                // Else the next change must not take for granted what may yet be denied.
+                if is_certain {
+                    self.confirm_newest(newest, newest);
+                }
                 keep(kept);
                 return Ok(());
             }

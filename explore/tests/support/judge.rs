@@ -5,7 +5,7 @@ use core::fmt::Write;
 
 use portcullis_core::{Denied, Limiter, Retry};
 
-use super::op::{Call, Log, Op, Outcome};
+use super::op::{Call, Log, Op, Outcome, Verb};
 use super::scenario::{PASSING, Scenario};
 use super::world::{Facts, Subject, World};
 
@@ -82,17 +82,13 @@ pub(crate) fn survey<S: Subject>(
 
 /// Whether a limiter that has been idle for long is told less than it has, as its word has come
 /// round: at other instants of the same calls it is not, and a change carries over what it is told.
+/// `last` is when it was used last.
 pub(crate) fn has_come_round<S: Subject>(
     start: &World<S>,
     facts: &Facts,
+    last: u64,
     scenario: &Scenario,
 ) -> bool {
-    let last = scenario
-        .history
-        .iter()
-        .filter_map(Op::now)
-        .max()
-        .unwrap_or(facts.origin);
     let calls = scenario
         .calls
         .iter()
@@ -148,6 +144,21 @@ enum Part {
     Passing,
     /// It is.
     Back,
+    /// The first half of a call that is done in two, and the second: two takes of one limit under
+    /// two names, or a sweep of some slots, and of others.
+    First,
+    Second,
+}
+
+impl Part {
+    /// What comes before this of the same call.
+    const fn before(self) -> Option<Self> {
+        match self {
+            Self::Back => Some(Self::Passing),
+            Self::Second => Some(Self::First),
+            _ => None,
+        }
+    }
 }
 
 /// One step in an order.
@@ -189,6 +200,16 @@ fn in_steps<S: Subject>(
                     });
                 }
                 Outcome::NOTHING
+            }
+            Part::First | Part::Second => {
+                let half = call.ops().next().map_or(Outcome::NOTHING, |op| match *op {
+                    Op::Other { now, n, .. } => {
+                        let slot = passing;
+                        world.perform(&Op::Take { now, n, slot })
+                    }
+                    other => world.perform(&other),
+                });
+                outcomes[index].and(half)
             }
         };
         outcomes[index] = outcome;
@@ -273,6 +294,20 @@ impl<S: Subject> Trial<'_, S> {
         self.justified && self.told.iter().all(|&told| told)
     }
 
+    /// All orders of each set of steps, with calls that count at any of their times.
+    fn try_lifts(&mut self, sets: &mut [Vec<Step>], times: [&[u64]; 3]) -> bool {
+        let [first, second, third] = times;
+        first.iter().any(|&first| {
+            second.iter().any(|&second| {
+                third.iter().any(|&third| {
+                    let lifts = [first, second, third];
+                    sets.iter_mut()
+                        .any(|set| self.try_all(&mut Vec::new(), set, lifts))
+                })
+            })
+        })
+    }
+
     /// All orders of some steps, after these.
     fn try_all(&mut self, done: &mut Vec<Step>, left: &mut Vec<Step>, lift: [u64; 3]) -> bool {
         if left.is_empty() {
@@ -280,10 +315,8 @@ impl<S: Subject> Trial<'_, S> {
         }
         for place in 0..left.len() {
             let Step(index, part) = left[place];
-            if part == Part::Back
-                && left
-                    .iter()
-                    .any(|step| step.0 == index && step.1 == Part::Passing)
+            if let Some(before) = part.before()
+                && left.iter().any(|step| step.0 == index && step.1 == before)
             {
                 continue;
             }
@@ -376,6 +409,19 @@ fn judge_part<S: Subject>(
         if S::DENIALS_ACT {
             choices.push(vec![Step(index, Part::Whole)]);
             choices.push(vec![Step(index, Part::AtOnce)]);
+            if passes(index) {
+                // A composition that was denied, then could be granted, and is denied after all.
+                let [taken, back] = [Part::Passing, Part::Back].map(|part| Step(index, part));
+                choices.push(vec![taken, back, Step(index, Part::Whole)]);
+            }
+        }
+        let has_halves = |op: &Op| match op {
+            Op::Sweep { .. } => true,
+            Op::Other { .. } => S::TAKES_TWICE,
+            _ => false,
+        };
+        if scenario.calls[index].ops().next().is_some_and(has_halves) {
+            choices.push(vec![Step(index, Part::First), Step(index, Part::Second)]);
         }
         if passes(index) && scenario.calls[index].is_one() || S::PARTS > 1 && !acted(index) {
             choices.push(vec![Step(index, Part::Passing), Step(index, Part::Back)]);
@@ -408,17 +454,32 @@ fn judge_part<S: Subject>(
         times.sort_unstable();
         times.dedup();
     }
-    let each = |index: usize| if index < calls { times.len() } else { 1 };
-    for choice in 0..each(0) * each(1) * each(2) {
-        let lifts = [
-            choice % each(0),
-            choice / each(0) % each(1),
-            choice / each(0) / each(1),
-        ];
-        for set in &mut sets {
-            if trial.try_all(&mut Vec::new(), set, lifts.map(|lift| times[lift])) {
-                return Ok(());
+    let each = [0, 1, 2].map(|index| if index < calls { &*times } else { &[0] });
+    if trial.try_lifts(&mut sets, each) {
+        return Ok(());
+    }
+    // Beside a grant that is under way, others count at its time, and a change of a window between
+    // that and its own.
+    if S::VERBS.contains(&Verb::Adjust) {
+        let ops = scenario.calls.iter().flat_map(Call::ops);
+        let mut times: Vec<_> = ops.filter_map(Op::now).chain([0]).collect();
+        let used = scenario.history.iter().filter_map(Op::now);
+        let used: Vec<_> = used.chain(times.iter().copied()).collect();
+        let mut between = [start.subject.between(&used), vec![0]].concat();
+        for times in [&mut times, &mut between] {
+            times.sort_unstable();
+            times.dedup();
+        }
+        let each = [0, 1, 2].map(|index| {
+            let mut ops = scenario.calls.get(index).into_iter().flat_map(Call::ops);
+            match ops.any(|op| matches!(op, Op::Adjust { .. })) {
+                true => &*between,
+                false if index < calls => &*times,
+                false => &[0],
             }
+        });
+        if trial.try_lifts(&mut sets, each) {
+            return Ok(());
         }
     }
     let fault = if trial.justified {

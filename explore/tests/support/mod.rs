@@ -23,7 +23,7 @@ macro_rules! tests_of_all {
 
             $(
                 #[test]
-                #[ignore = "takes half an hour"]
+                #[ignore = "takes minutes"]
                 fn $test() {
                     check::<$subject>($share, 100);
                 }

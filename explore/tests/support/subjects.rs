@@ -828,6 +828,22 @@ impl<W: Word> Subject for Changing<W> {
         work(&self.window)
     }
 
+    /// In the tick of one of the times, or in the last one of a window.
+    fn between(&self, times: &[u64]) -> Vec<u64> {
+        let (tick, origin) = (nanos(self.window.tick()), self.terms.origin);
+        let into = |at: u64| (at.max(origin) - origin) / tick * tick + origin + 1;
+        let lengths = || self.sets.iter().map(|(_, window)| *window);
+        let ends = times.iter().flat_map(|&at| {
+            lengths().flat_map(move |window| {
+                let begun = at + window;
+                let on_grid = (at.max(origin) - origin) / window * window + origin + window;
+                [begun, begun + tick, on_grid]
+            })
+        });
+        let last = ends.flat_map(|end| [into(end - 1), into(end.saturating_sub(tick + 1))]);
+        times.iter().map(|&at| into(at)).chain(last).collect()
+    }
+
     fn special(world: &World<Self>, op: &Op) -> Outcome {
         let Op::Adjust { now, to, carry } = *op else {
             return Outcome::NOTHING;
@@ -1330,6 +1346,7 @@ impl Subject for Twice {
     type Extra = ();
     const NAME: &'static str = "a limit named twice";
     const VERBS: &'static [Verb] = &[Take, Take, Other, Other, Look, Rollback];
+    const TAKES_TWICE: bool = true;
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);

@@ -47,6 +47,8 @@ pub(crate) trait Subject: Sized + 'static {
     const PARTS: usize = 1;
     /// Whether permits come back by release.
     const HOLDS: bool = false;
+    /// Whether a composition takes of the same limit twice, and does not know.
+    const TAKES_TWICE: bool = false;
 
     /// One with random settings, unless they do not fit.
     fn random(draws: &mut super::draws::Draws<'_>) -> Option<(Self, Facts)>;
@@ -61,6 +63,11 @@ pub(crate) trait Subject: Sized + 'static {
 
     /// From now on, calls are made on that limit alone.
     fn only(&self, _: usize) {}
+
+    /// When a change may count that comes beside a grant, while calls come at these times.
+    fn between(&self, _: &[u64]) -> Vec<u64> {
+        Vec::new()
+    }
 
     /// Whether it may be set so that nothing comes back.
     fn may_stand_still(&self) -> bool {
@@ -215,7 +222,7 @@ impl<S: Subject> World<S> {
         (outcome, log)
     }
 
-    /// The steps of the call that count, no take and no look before `lift`.
+    /// The steps of the call that count, no take, look or change before `lift`.
     pub(crate) fn call_again(
         &self,
         call: &Call,
@@ -229,6 +236,7 @@ impl<S: Subject> World<S> {
             | Op::Planned { now, .. }
             | Op::Other { now, .. }
             | Op::Peek { now, .. }
+            | Op::Adjust { now, .. }
             | Op::Available { now } = &mut op
             {
                 *now = lift.max(*now);

@@ -74,6 +74,28 @@ pub(super) const EXPLORED: &[Mutant] = &[
             "a_grant_beside_changes_that_come_round_decides_by_its_settings",
         ),
     },
+    // A slot that bears an epoch of the round before is counted in.
+    Mutant {
+        file: "core/src/limiters/sliding_window.rs",
+        within: "fn take(&self",
+        text: "decides > self.layout.range() / 2",
+        by: "decides > self.layout.range()",
+        test: (
+            "every_access",
+            "a_grant_counts_in_its_own_segment_just_before_epochs_come_round",
+        ),
+    },
+    // A change takes the time of another one for that of a grant, though no grant came then.
+    Mutant {
+        file: LIVE,
+        within: "fn change<T>(",
+        text: "if is_certain {\n                    self.confirm_newest(newest, newest);\n                }",
+        by: "self.confirm_newest(newest, newest);",
+        test: (
+            "every_access",
+            "two_changes_beside_a_take_that_is_denied_gain_nothing",
+        ),
+    },
 ];
 
 pub(super) const OF_THE_QUEUE: &[Mutant] = &[
