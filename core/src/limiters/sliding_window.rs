@@ -446,8 +446,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             };
             // Once an epoch may be taken for one of the round before, the state may bear the right
             // one, and the ring not: by chance, or since who came for an earlier epoch took the
-            // slot for a newer one. By half of a round no two are taken for each other yet.
-            if decides > self.layout.range() / 2
+            // slot for a newer one.
+            if decides >= self.layout.first_ambiguous()
                 && self
                     .outdated(slot.load(Relaxed), self.layout.stamp(decides))
                     .is_some()

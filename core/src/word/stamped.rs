@@ -203,6 +203,12 @@ impl<W: Word> Stamped<W> {
     pub(crate) fn range(&self) -> u64 {
         W::MASK >> self.count_bits
     }
+
+    /// The first position that may be taken for one late of the first in the round after.
+    #[inline(always)]
+    pub(crate) fn first_ambiguous(&self) -> u64 {
+        Into::<u64>::into(self.behind) >> self.count_bits
+    }
 }
 
 /// Spans of time that end in a stamp: those that begin with an event, where positions are ticks, or

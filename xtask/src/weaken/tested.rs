@@ -78,7 +78,7 @@ pub(super) const EXPLORED: &[Mutant] = &[
     Mutant {
         file: "core/src/limiters/sliding_window.rs",
         within: "fn take(&self",
-        text: "decides > self.layout.range() / 2",
+        text: "decides >= self.layout.first_ambiguous()",
         by: "decides > self.layout.range()",
         test: (
             "every_access",
