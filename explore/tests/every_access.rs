@@ -336,9 +336,9 @@ fn a_grant_beside_changes_that_come_round_decides_by_its_settings() {
     decides_by_its_settings_beside_changes_that_come_round::<u64>();
 }
 
-/// The state was written nearly a whole round of epochs ago. So at `later` it is taken for an old
-/// one, and the slot of that epoch is taken for a newer one that someone late may have written; one
-/// who comes for the epoch before tags that slot anew, for an earlier epoch.
+/// The state is almost a full round of epochs old. The take at `later` keeps the old tag of its
+/// slot, because the tag looks newer than `later`. The take at `earlier` then replaces that tag by
+/// an epoch before both.
 #[test]
 fn a_grant_counts_in_its_own_segment_just_before_epochs_come_round() {
     const SEGMENT: Duration = Duration::from_secs(1);

@@ -324,8 +324,8 @@ impl<K> Newcomer<K> {
 impl<K> Drop for Newcomer<K> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: valid, as the caller of `new` says. One that is idle has been in no list: nobody
-        // else refers to it.
+        // SAFETY: the waiter is valid, as the caller of `new` says. An idle one has never been in
+        // a list, so no other code refers to it.
         unsafe {
             if Waiter::state(self.0) == State::Idle {
                 drop(Waiter::rewake(self.0, None));
@@ -465,8 +465,8 @@ impl<K: Copy + PartialEq> Shard<K> {
     ///
     /// # Safety
     ///
-    /// The waiter is idle and has its waker, nobody else refers to it, and it stays where it is
-    /// until it is settled or removed.
+    /// The waiter is idle and has its waker. No other code refers to it. It does not move until it
+    /// is settled or removed.
     #[inline]
     pub(crate) unsafe fn enter(
         &mut self,
@@ -565,7 +565,7 @@ impl<K: Copy + PartialEq> Shard<K> {
             if was_head {
                 self.replace_head(waiter, next);
             }
-            // Moved out: nobody looks at the waker of one that was taken out.
+            // The waker moves out here. No code reads the waker of a removed waiter.
             let waker = (&raw const (*old).waker).read();
             (waker, next.filter(|_| was_head))
         }

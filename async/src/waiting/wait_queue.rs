@@ -562,8 +562,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         let handed = self.lists.try_lock(|lists| {
             let handed = self.hand_to_head(lists, key, n);
-            // Else the gate stays raised, also if none wait any more: as a rule the next request
-            // waits before the next release, which lowers it. It refuses nobody meanwhile.
+            // After a hand-over the gate stays raised, even if no request waits any more. Usually
+            // another request waits soon; otherwise the next release lowers the gate. A raised gate
+            // alone refuses no request.
             if handed.is_none() {
                 self.lower_gate(lists);
             }

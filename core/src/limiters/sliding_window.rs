@@ -557,8 +557,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// Counts `n` permits of the segment `epoch` back, if it is still in its slot: first there, so
-    /// that nobody else gives them back as well, and then in the total.
+    /// Gives back `n` permits of the segment `epoch`, if the ring still has that one. First
+    /// subtracts them from its slot, so that no other call gives them back; then from the total.
     fn undo(&self, now: Timestamp, n: u32, epoch: u64) -> u32 {
         // Noted in full width: stamps come around, epochs do not.
         if self

@@ -38,8 +38,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The waiter is idle and has its waker, nobody else refers to it, and it stays where it is
-    /// until it is settled or `cancel` has returned.
+    /// The waiter is idle and has its waker. No other code refers to it. It does not move until it
+    /// is settled or `cancel` has returned.
     #[inline(always)]
     pub(crate) unsafe fn enqueue(
         &self,
