@@ -15,7 +15,7 @@ use portcullis_explore::Plan;
 
 use support::draws::Draws;
 use support::judge::{self, Run};
-use support::op::{Log, Op, Outcome, Verb};
+use support::op::{Log, Outcome};
 use support::scenario::{self, Mix, Scenario};
 use support::subjects::for_each_subject;
 use support::tests_of_all;
@@ -67,25 +67,10 @@ fn built<S: Subject>(seed: u64) -> (S, Facts) {
     .expect("it was built before")
 }
 
-fn start<S: Subject>(seed: u64, scenario: &Scenario) -> World<S> {
-    let (subject, _) = built(seed);
-    let world = World::new(subject);
-    for op in &scenario.history {
-        world.perform(op);
-    }
-    world
-}
-
-/// Whether the orders of the calls say what may come out of them.
-fn is_judged<S: Subject>(seed: u64, start: &World<S>, scenario: &Scenario) -> bool {
-    if !S::VERBS.contains(&Verb::Adjust) {
-        return true;
-    }
-    let (subject, facts) = built::<S>(seed);
-    let world = World::new(subject);
-    let used = scenario.history.iter().filter(|op| world.perform(op).acted);
-    let last = used.filter_map(Op::now).max().unwrap_or(facts.origin);
-    !judge::has_come_round(start, &facts, last, scenario)
+/// The world after the scenario's history, unless it is not judged.
+fn start<S: Subject>(seed: u64, scenario: &Scenario) -> Option<World<S>> {
+    let (subject, facts) = built(seed);
+    judge::start(subject, &facts, scenario)
 }
 
 /// What is wrong with a run, if anything.
@@ -112,9 +97,9 @@ fn shrink<S: Subject>(
     fault_at_first: &str,
 ) -> (Scenario, Plan) {
     let still = |scenario: &Scenario, plan: Plan| {
-        let start = start(seed, scenario);
-        is_judged::<S>(seed, &start, scenario)
-            && fault::<S>(&start, scenario, plan).is_some_and(|fault| fault == fault_at_first)
+        start::<S>(seed, scenario)
+            .and_then(|start| fault(&start, scenario, plan))
+            .is_some_and(|fault| fault == fault_at_first)
     };
     loop {
         let mut smaller = Vec::new();
@@ -173,10 +158,9 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
         let Some((scenario, mut draws)) = build::<S>(seed, mix) else {
             continue;
         };
-        let start = start::<S>(seed, &scenario);
-        if !is_judged::<S>(seed, &start, &scenario) {
+        let Some(start) = start::<S>(seed, &scenario) else {
             continue;
-        }
+        };
         let quiet = catch_unwind(AssertUnwindSafe(|| {
             pre_empted(&start, &scenario, Plan::QUIET)
         }));
@@ -218,7 +202,7 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
 
 fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) -> String {
     let (scenario, plan) = shrink::<S>(seed, scenario, plan, fault);
-    let start = start::<S>(seed, &scenario);
+    let start = start::<S>(seed, &scenario).expect("it is judged");
     let told = catch_unwind(AssertUnwindSafe(|| {
         let (run, _) = pre_empted(&start, &scenario, plan);
         judge::tell(&start, &scenario, &run)

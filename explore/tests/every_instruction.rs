@@ -34,7 +34,7 @@ mod trapped {
 
     use super::support::draws::Draws;
     use super::support::judge::{self, Run};
-    use super::support::op::{Call, Log, Op, Outcome, Verb};
+    use super::support::op::{Call, Log, Op, Outcome};
     use super::support::scenario::{self, Mix, Scenario};
     use super::support::subjects::for_each_subject;
     use super::support::world::{Subject, World};
@@ -220,14 +220,7 @@ mod trapped {
             calls: 3,
         };
         let scenario = scenario::random::<S>(&mut draws, &facts, mix);
-        let world = World::new(subject);
-        for op in &scenario.history {
-            world.perform(op);
-        }
-        let changes = S::VERBS.contains(&Verb::Adjust);
-        if changes && judge::has_come_round(&world, &facts, &scenario) {
-            return None;
-        }
+        let world = judge::start(subject, &facts, &scenario)?;
         Some((world, scenario, draws))
     }
 

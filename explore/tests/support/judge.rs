@@ -80,10 +80,29 @@ pub(crate) fn survey<S: Subject>(
     }
 }
 
-/// Whether a limiter that has been idle for long is told less than it has, as its word has come
-/// round: at other instants of the same calls it is not, and a change carries over what it is told.
-/// `last` is when it was used last.
-pub(crate) fn has_come_round<S: Subject>(
+/// The world after the scenario's history, unless the orders of the calls do not say what may come
+/// out of them.
+///
+/// They do not where a limiter has been idle for so long that its word has come round, and it is
+/// told less than it has: at other instants of the same calls it is not, and a change carries over
+/// what it is told.
+pub(crate) fn start<S: Subject>(
+    subject: S,
+    facts: &Facts,
+    scenario: &Scenario,
+) -> Option<World<S>> {
+    let world = World::new(subject);
+    let mut last = facts.origin;
+    for op in &scenario.history {
+        let acted = world.perform(op).acted;
+        last = last.max(op.now().filter(|_| acted).unwrap_or(0));
+    }
+    let changes = S::VERBS.contains(&Verb::Adjust);
+    (!changes || !has_come_round(&world, facts, last, scenario)).then_some(world)
+}
+
+/// Whether `start`, last used at `last`, is told less than it has though it has been idle for long.
+fn has_come_round<S: Subject>(
     start: &World<S>,
     facts: &Facts,
     last: u64,
@@ -417,7 +436,7 @@ fn judge_part<S: Subject>(
         }
         let has_halves = |op: &Op| match op {
             Op::Sweep { .. } => true,
-            Op::Other { .. } => S::TAKES_TWICE,
+            Op::Other { .. } => start.subject.takes_twice(),
             _ => false,
         };
         if scenario.calls[index].ops().next().is_some_and(has_halves) {

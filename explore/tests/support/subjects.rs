@@ -1346,7 +1346,6 @@ impl Subject for Twice {
     type Extra = ();
     const NAME: &'static str = "a limit named twice";
     const VERBS: &'static [Verb] = &[Take, Take, Other, Other, Look, Rollback];
-    const TAKES_TWICE: bool = true;
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let mut terms = BucketTerms::random(draws);
@@ -1385,6 +1384,10 @@ impl Subject for Twice {
             Ok(n) => Outcome::granted(2 * n),
             Err(_) => Outcome::NOTHING,
         }
+    }
+
+    fn takes_twice(&self) -> bool {
+        self.wrapped
     }
 
     fn describe(&self) -> String {

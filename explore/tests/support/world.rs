@@ -47,8 +47,6 @@ pub(crate) trait Subject: Sized + 'static {
     const PARTS: usize = 1;
     /// Whether permits come back by release.
     const HOLDS: bool = false;
-    /// Whether a composition takes of the same limit twice, and does not know.
-    const TAKES_TWICE: bool = false;
 
     /// One with random settings, unless they do not fit.
     fn random(draws: &mut super::draws::Draws<'_>) -> Option<(Self, Facts)>;
@@ -71,6 +69,11 @@ pub(crate) trait Subject: Sized + 'static {
 
     /// Whether it may be set so that nothing comes back.
     fn may_stand_still(&self) -> bool {
+        false
+    }
+
+    /// Whether a composition takes of the same limit twice, and does not know.
+    fn takes_twice(&self) -> bool {
         false
     }
 
