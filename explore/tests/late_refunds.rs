@@ -14,7 +14,7 @@ use portcullis_core::{
 use support::draws::Draws;
 use support::judge;
 use support::op::{Op, Verb};
-use support::scenario::{Clock, KEPT, PASSING, Scenario, op};
+use support::scenario::{CHANCES, Clock, KEPT, PASSING, Scenario, op};
 use support::subjects::{
     Adjustable, Bucket, BucketTerms, Changing, Cooldown, Fixed, Sliced, Sliding, Table,
     for_each_subject, is_limited,
@@ -952,7 +952,7 @@ fn rolls_back<S: Bound>(
             after(2 * reach),
         ],
         late: newest,
-        full: [0; 8],
+        full: [0; CHANCES],
         ends: false,
     };
     let sights =

@@ -729,6 +729,13 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
+    /// Notes the time `now` as a take does that is denied in the end.
+    #[cfg(explore)]
+    #[doc(hidden)]
+    pub fn note_at(&self, now: Timestamp) {
+        self.live.note(self.ticks.index(now));
+    }
+
     /// What `n` permits of a take are worth that is not the last one: how many of them the bucket
     /// would hold or have granted by the tick `newest`, had they not been taken.
     fn worth(lattice: &Lattice, word: u64, noted: Noted, newest: u64, n: u32) -> u32 {

@@ -834,6 +834,13 @@ impl<W: Word> AdjustableWindow<W> {
         self.start(start)
     }
 
+    /// Notes the time `now` as a take does that is denied in the end.
+    #[cfg(explore)]
+    #[doc(hidden)]
+    pub fn note_at(&self, now: Timestamp) {
+        self.live.note(self.split(now).0);
+    }
+
     /// Counts `n` permits back, if the window that they were counted in is still the newest one,
     /// and of the same era.
     fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {

@@ -153,8 +153,12 @@ fn in_order<S: Subject>(start: &World<S>, scenario: &Scenario, order: &[usize]) 
 /// How a call takes part in an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
+    /// Its time is noted, before anything else of it.
+    Noted,
     /// All that it did.
     Done,
+    /// All that it did, of a limiter that is unlimited just then: nothing of it is counted.
+    Uncounted,
     /// All of it, also what did nothing.
     Whole,
     /// The same, and what is taken as planned, at once.
@@ -175,7 +179,8 @@ impl Part {
         match self {
             Self::Back => Some(Self::Passing),
             Self::Second => Some(Self::First),
-            _ => None,
+            Self::Noted => None,
+            _ => Some(Self::Noted),
         }
     }
 }
@@ -184,39 +189,90 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 struct Step(usize, Part);
 
-fn in_steps<S: Subject>(
-    start: &World<S>,
-    scenario: &Scenario,
-    run: &Run,
-    steps: &[Step],
+/// Steps of the calls of a run.
+struct Steps<'a> {
+    scenario: &'a Scenario,
+    run: &'a Run,
+    /// The least time of each call.
     lifts: [u64; 3],
-) -> Ending {
-    let world = start.fork();
-    let mut outcomes = [Outcome::NOTHING; 3];
-    for &Step(index, part) in steps {
-        let call = &scenario.calls[index];
-        let (passing, lift) = (PASSING + index as u8, lifts[index]);
-        let outcome = match part {
-            Part::Done => world.call_again(call, |step| run.logs[index].has(step), lift),
+}
+
+impl Steps<'_> {
+    /// What they end in; `None` if a change gains by a time that was only noted.
+    fn take<S: Subject>(&self, start: &World<S>, steps: &[Step]) -> Option<Ending> {
+        let world = start.fork();
+        let mut outcomes = [Outcome::NOTHING; 3];
+        // The same where nothing is noted, up to the first change after that.
+        let mut unnoted = None;
+        for &step in steps {
+            let Step(index, part) = step;
+            if part == Part::Noted && unnoted.is_none() {
+                unnoted = Some(world.fork());
+            }
+            let outcome = self.step(&world, step, outcomes[index]);
+            if part != Part::Noted
+                && let Some(other) = &unnoted
+            {
+                self.step(other, step, outcomes[index]);
+                let call = &self.scenario.calls[index];
+                let changes = |op: &Op| matches!(op, Op::Adjust { .. });
+                if outcome.acted && call.ops().any(changes) {
+                    // Where there are several, those in between decide which ones are refused.
+                    if call.is_one() && self.gains(&world, other) {
+                        return None;
+                    }
+                    unnoted = None;
+                }
+            }
+            outcomes[index] = outcome;
+        }
+        Some(survey(&world, self.scenario, outcomes))
+    }
+
+    /// Whether there is more in a world than in another one, before a word has come round.
+    fn gains<S: Subject>(&self, world: &World<S>, other: &World<S>) -> bool {
+        let [newest, soon, ..] = self.scenario.probes.map(super::op::at);
+        [newest, soon].into_iter().any(|at| {
+            let there = |world: &World<S>| world.subject.with(|limiter| limiter.available_at(at));
+            there(world) > there(other)
+        })
+    }
+
+    fn step<S: Subject>(&self, world: &World<S>, step: Step, before: Outcome) -> Outcome {
+        let Step(index, part) = step;
+        let call = &self.scenario.calls[index];
+        let (passing, lift) = (PASSING + index as u8, self.lifts[index]);
+        let did = |step| self.run.logs[index].has(step);
+        match part {
+            Part::Noted => {
+                if let Some(now) = call.ops().find_map(Op::now) {
+                    world.perform(&Op::Note { now });
+                }
+                Outcome::NOTHING
+            }
+            Part::Done => world.call_again(call, did, lift),
+            Part::Uncounted => {
+                let now = super::op::at(self.scenario.probes[0]);
+                let there = world.subject.with(|limiter| limiter.available_at(now));
+                if there == u64::MAX {
+                    world.fork().call_again(call, did, lift)
+                } else {
+                    Outcome::NOTHING
+                }
+            }
             Part::Whole => world.call_again(call, |_| true, lift),
             Part::AtOnce => world.call_again(&call.at_once(), |_| true, lift),
             Part::Passing => {
                 if let Some((now, n)) = passes(call) {
-                    world.perform(&Op::Take {
-                        now: now.max(lift),
-                        n,
-                        slot: passing,
-                    });
+                    let (now, slot) = (now.max(lift), passing);
+                    world.perform(&Op::Take { now, n, slot });
                 }
                 Outcome::NOTHING
             }
             Part::Back => {
                 if let Some((now, n)) = passes(call) {
-                    world.perform(&Op::Refund {
-                        now,
-                        n,
-                        slot: passing,
-                    });
+                    let slot = passing;
+                    world.perform(&Op::Refund { now, n, slot });
                 }
                 Outcome::NOTHING
             }
@@ -228,12 +284,10 @@ fn in_steps<S: Subject>(
                     }
                     other => world.perform(&other),
                 });
-                outcomes[index].and(half)
+                before.and(half)
             }
-        };
-        outcomes[index] = outcome;
+        }
     }
-    survey(&world, scenario, outcomes)
 }
 
 /// What a call takes that is then denied.
@@ -300,7 +354,14 @@ struct Trial<'a, S: Subject> {
 
 impl<S: Subject> Trial<'_, S> {
     fn try_order(&mut self, steps: &[Step], lift: [u64; 3]) -> bool {
-        let ending = in_steps(self.start, self.scenario, self.run, steps, lift);
+        let calls = Steps {
+            scenario: self.scenario,
+            run: self.run,
+            lifts: lift,
+        };
+        let Some(ending) = calls.take(self.start, steps) else {
+            return false;
+        };
         let outcomes = &self.run.ending.outcomes;
         for (told, (run, order)) in self
             .told
@@ -442,10 +503,24 @@ fn judge_part<S: Subject>(
         if scenario.calls[index].ops().next().is_some_and(has_halves) {
             choices.push(vec![Step(index, Part::First), Step(index, Part::Second)]);
         }
-        if passes(index) && scenario.calls[index].is_one() || S::PARTS > 1 && !acted(index) {
+        let passes_by = passes(index) && scenario.calls[index].is_one();
+        // A denied take may have rolled the window on first.
+        if passes_by || (S::PARTS > 1 || S::ROLLS) && !acted(index) {
             choices.push(vec![Step(index, Part::Passing), Step(index, Part::Back)]);
             // Lost, as another one was giving back just then.
             choices.push(vec![Step(index, Part::Passing)]);
+        }
+        let (changes, is_one) = (
+            S::VERBS.contains(&Verb::Adjust),
+            scenario.calls[index].is_one(),
+        );
+        if changes && is_one && outcomes[index].granted > 0 {
+            choices.push(vec![Step(index, Part::Uncounted)]);
+        }
+        if changes && is_one && index < 2 {
+            // It was pre-empted when it had noted its time.
+            let noted = |choice: &Vec<Step>| [&[Step(index, Part::Noted)], &**choice].concat();
+            choices.extend(choices.iter().map(noted).collect::<Vec<_>>());
         }
         choices
     };
@@ -476,30 +551,6 @@ fn judge_part<S: Subject>(
     let each = [0, 1, 2].map(|index| if index < calls { &*times } else { &[0] });
     if trial.try_lifts(&mut sets, each) {
         return Ok(());
-    }
-    // Beside a grant that is under way, others count at its time, and a change of a window between
-    // that and its own.
-    if S::VERBS.contains(&Verb::Adjust) {
-        let ops = scenario.calls.iter().flat_map(Call::ops);
-        let mut times: Vec<_> = ops.filter_map(Op::now).chain([0]).collect();
-        let used = scenario.history.iter().filter_map(Op::now);
-        let used: Vec<_> = used.chain(times.iter().copied()).collect();
-        let mut between = [start.subject.between(&used), vec![0]].concat();
-        for times in [&mut times, &mut between] {
-            times.sort_unstable();
-            times.dedup();
-        }
-        let each = [0, 1, 2].map(|index| {
-            let mut ops = scenario.calls.get(index).into_iter().flat_map(Call::ops);
-            match ops.any(|op| matches!(op, Op::Adjust { .. })) {
-                true => &*between,
-                false if index < calls => &*times,
-                false => &[0],
-            }
-        });
-        if trial.try_lifts(&mut sets, each) {
-            return Ok(());
-        }
     }
     let fault = if trial.justified {
         "it is told more than in any order"

@@ -67,6 +67,10 @@ pub(crate) enum Op {
         to: u8,
         carry: Carry,
     },
+    /// Notes its time, as a call does that takes, changes or denies next.
+    Note {
+        now: u64,
+    },
     /// Another limit: one of the subject's.
     SetLimit {
         to: u8,
@@ -123,6 +127,7 @@ impl Op {
             | Self::Reserve { now, .. }
             | Self::Cancel { now, .. }
             | Self::Adjust { now, .. }
+            | Self::Note { now }
             | Self::Cut { now, .. }
             | Self::Draw { now, .. }
             | Self::Claim { now, .. }
@@ -153,6 +158,7 @@ impl Op {
             | Self::Reserve { now, .. }
             | Self::Cancel { now, .. }
             | Self::Adjust { now, .. }
+            | Self::Note { now }
             | Self::Cut { now, .. }
             | Self::Draw { now, .. }
             | Self::Claim { now, .. }

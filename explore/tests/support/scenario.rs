@@ -11,6 +11,9 @@ pub(crate) const KEPT: u8 = 4;
 /// And these are for what is given back at once.
 pub(crate) const PASSING: u8 = 10;
 
+/// At how many instants it is asked whether all has come back.
+pub(crate) const CHANCES: usize = 16;
+
 /// How calls are chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
@@ -30,7 +33,7 @@ pub(crate) struct Scenario {
     /// One instant of the past.
     pub(crate) late: u64,
     /// When all must have come back: where a word comes round just then, at another of them.
-    pub(crate) full: [u64; 8],
+    pub(crate) full: [u64; CHANCES],
     /// Whether slices are dropped before what there is is asked for.
     pub(crate) ends: bool,
 }
@@ -167,12 +170,14 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
             after(reach.saturating_mul(2)),
         ],
         late: newest.saturating_sub(draws.magnitude(facts.staleness.min(4 * reach))),
-        full: [0, 1, 2, 3, 4, 5, 6, 7].map(|eighths| {
-            after(
-                reach
-                    .saturating_add(2 * facts.tick)
-                    .saturating_add(facts.horizon / 8 * eighths),
-            )
+        full: core::array::from_fn(|chance| {
+            let horizon = if chance < CHANCES / 2 {
+                facts.horizon
+            } else {
+                facts.longest_horizon
+            };
+            let eighths = (chance % (CHANCES / 2)) as u64;
+            after(reach.saturating_add(2 * facts.tick)).saturating_add(horizon / 8 * eighths)
         }),
         ends: draws.once_in(2),
     }

@@ -134,6 +134,7 @@ impl BucketTerms {
             staleness: nanos(staleness),
             late_change: nanos(staleness),
             horizon: nanos(horizon),
+            longest_horizon: nanos(horizon),
             burst: self.burst,
             tick,
             origin: self.origin,
@@ -216,6 +217,7 @@ impl WindowTerms {
             staleness: nanos(staleness),
             late_change: nanos(staleness),
             horizon: nanos(horizon),
+            longest_horizon: nanos(horizon),
             burst: self.limit,
             tick,
             origin: self.origin,
@@ -518,6 +520,7 @@ fn timeless(limit: u32) -> Facts {
         staleness: SECOND,
         late_change: SECOND,
         horizon: u64::MAX,
+        longest_horizon: u64::MAX,
         burst: limit.into(),
         tick: 1,
         origin: 0,
@@ -669,9 +672,7 @@ impl<W: Word> Subject for Adjustable<W> {
             .filter_map(|(built, _)| Some(nanos(built.as_ref()?.staleness())))
             .min();
         let stale = stale.unwrap_or(SECOND);
-        let horizon = limited()
-            .filter_map(|(built, _)| Some(nanos(built.as_ref()?.horizon())))
-            .min();
+        let horizons = || limited().filter_map(|(built, _)| Some(nanos(built.as_ref()?.horizon())));
         let longest = sets
             .iter()
             .filter(|(rate, _)| is_limited(*rate))
@@ -693,7 +694,8 @@ impl<W: Word> Subject for Adjustable<W> {
             reach: longest.max().unwrap_or(SECOND),
             staleness: stale,
             late_change: nanos(bucket.staleness()).min(stale.saturating_mul(8)),
-            horizon: horizon.unwrap_or(u64::MAX),
+            horizon: horizons().min().unwrap_or(u64::MAX),
+            longest_horizon: horizons().max().unwrap_or(u64::MAX),
             burst: first.1,
             tick,
             origin: terms.origin,
@@ -743,6 +745,11 @@ impl<W: Word> Subject for Adjustable<W> {
                 Some(reserved) => Outcome::back(reserved.cancel_at(at(now)).into()),
                 None => Outcome::NOTHING,
             },
+            #[cfg(explore)]
+            Op::Note { now } => {
+                subject.bucket.note_at(at(now));
+                Outcome::NOTHING
+            }
             Op::Adjust { now, to, carry } => {
                 let (rate, burst) = subject.sets[usize::from(to)];
                 let changed = subject
@@ -828,27 +835,15 @@ impl<W: Word> Subject for Changing<W> {
         work(&self.window)
     }
 
-    /// In the tick of one of the times, or in the last one of a window.
-    fn between(&self, times: &[u64]) -> Vec<u64> {
-        let (tick, origin) = (nanos(self.window.tick()), self.terms.origin);
-        let into = |at: u64| (at.max(origin) - origin) / tick * tick + origin + 1;
-        let lengths = || self.sets.iter().map(|(_, window)| *window);
-        let ends = times.iter().flat_map(|&at| {
-            lengths().flat_map(move |window| {
-                let begun = at + window;
-                let on_grid = (at.max(origin) - origin) / window * window + origin + window;
-                [begun, begun + tick, on_grid]
-            })
-        });
-        let last = ends.flat_map(|end| [into(end - 1), into(end.saturating_sub(tick + 1))]);
-        times.iter().map(|&at| into(at)).chain(last).collect()
-    }
-
     fn special(world: &World<Self>, op: &Op) -> Outcome {
+        let subject = &world.subject;
+        #[cfg(explore)]
+        if let Op::Note { now } = *op {
+            subject.window.note_at(at(now));
+        }
         let Op::Adjust { now, to, carry } = *op else {
             return Outcome::NOTHING;
         };
-        let subject = &world.subject;
         let (limit, window) = subject.sets[usize::from(to)];
         let changed = subject
             .window

@@ -24,7 +24,9 @@ pub(crate) struct Facts {
     pub(crate) staleness: u64,
     /// How late a change may be.
     pub(crate) late_change: u64,
+    /// The shortest one under any of the settings, and the longest one.
     pub(crate) horizon: u64,
+    pub(crate) longest_horizon: u64,
     /// The most permits at once.
     pub(crate) burst: u64,
     pub(crate) tick: u64,
@@ -61,11 +63,6 @@ pub(crate) trait Subject: Sized + 'static {
 
     /// From now on, calls are made on that limit alone.
     fn only(&self, _: usize) {}
-
-    /// When a change may count that comes beside a grant, while calls come at these times.
-    fn between(&self, _: &[u64]) -> Vec<u64> {
-        Vec::new()
-    }
 
     /// Whether it may be set so that nothing comes back.
     fn may_stand_still(&self) -> bool {

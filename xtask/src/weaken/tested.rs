@@ -96,6 +96,14 @@ pub(super) const EXPLORED: &[Mutant] = &[
             "two_changes_beside_a_take_that_is_denied_gain_nothing",
         ),
     },
+    // A change counts at the time of a take that may yet be denied: random calls notice it too.
+    Mutant {
+        file: LIVE,
+        within: "fn change<T>(",
+        text: "if is_certain { newest } else { tick }",
+        by: "newest",
+        test: ("every_access", "adjustable_bucket_64"),
+    },
 ];
 
 pub(super) const OF_THE_QUEUE: &[Mutant] = &[
