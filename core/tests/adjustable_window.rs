@@ -1821,3 +1821,55 @@ fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_
         assert_eq!(limit.available_at(at(9)), 100);
     }
 }
+
+/// Changes, and grants of as many permits as there are after each of them, at one instant at last.
+/// The word has come around by then: the window of long ago seems to begin a second later.
+#[test]
+fn changes_gain_nothing_where_the_word_has_come_around() {
+    let limit = AdjustableWindow::builder(100, Duration::from_millis(100))
+        .tick(Duration::from_nanos(1))
+        .staleness(Duration::from_secs(2))
+        .build_on::<u64>()
+        .unwrap();
+    let horizon = limit.horizon().as_nanos() as u64 + 1;
+    let at = |nanos| Timestamp::from_nanos(horizon.wrapping_add(nanos));
+    let change = |now, limit_to, window, carry| {
+        let window = Duration::from_nanos(window);
+        limit.adjust_at(now, limit_to, window, carry).unwrap();
+    };
+    assert!(limit.take_at(Timestamp::from_secs(1), 53).is_ok());
+    change(at(0), 1, 33_333_333, Carry::Additive);
+    let later = at(125_000_000);
+    let mut granted = 0;
+    for _ in 0..4 {
+        change(later, 1, 33_333_333, Carry::Keep);
+        change(later, 2, 100_000_000, Carry::Additive);
+        granted += u32::from(limit.take_at(later, 1).is_ok());
+    }
+    assert!(granted <= 2, "{granted} of 2");
+}
+
+/// The same where nothing has ever been granted: the first window of all seems to be to come.
+#[test]
+fn changes_of_a_new_window_gain_nothing_where_the_word_comes_around() {
+    let limit = AdjustableWindow::builder(1, Duration::from_millis(100))
+        .max_limit(8)
+        .max_window(Duration::from_millis(400))
+        .tick(Duration::from_millis(10))
+        .build_on::<u32>()
+        .unwrap();
+    // At the beginning of a window, 80 s before the word has come around.
+    let before = limit.horizon().as_millis() as u64 - 80_000;
+    let start = Timestamp::from_millis(before / 400 * 400);
+    let at = |millis| start.saturating_add(Duration::from_millis(millis));
+    let long = Duration::from_millis(400);
+    limit.adjust_at(at(77), 8, long, Carry::Additive).unwrap();
+    limit.adjust_at(at(424), 3, long, Carry::Keep).unwrap();
+    let mut granted = u32::from(limit.take_at(at(844), 1).is_ok());
+    limit
+        .adjust_at(at(844), 1, Duration::from_millis(100), Carry::Keep)
+        .unwrap();
+    limit.adjust_at(at(844), 3, long, Carry::Additive).unwrap();
+    granted += (0..3).filter(|_| limit.take_at(at(844), 1).is_ok()).count() as u32;
+    assert!(granted <= 3, "{granted} of 3");
+}

@@ -647,11 +647,23 @@ impl<W: Word> AdjustableWindow<W> {
             self.stamp(tick),
             self.end(word, tick, into).wrapping_sub(tick),
         );
-        let on = self.on(word, stamp, old.limit).or_else(|| {
-            let count = word & self.counts();
-            self.goes_on(word, stamp, rest)
-                .then_some(On { count, ahead: rest })
-        });
+        let most = old.window + u64::from(self.started);
+        let on = match self.on(word, stamp, old.limit) {
+            // Either the change is later than a call may be, or the word has come around.
+            Some(on) if on.ahead > most + self.staleness => return Err(ChangeError::Owes),
+            // The change is no older than any grant. So if the window seems to begin later, the
+            // word has come around: what is counted may have been granted in the window that is on,
+            // which ends no later than one that begins now.
+            Some(on) if on.ahead > most => Some(On {
+                ahead: if self.started { most } else { rest },
+                ..on
+            }),
+            None if self.goes_on(word, stamp, rest) => Some(On {
+                count: word & self.counts(),
+                ahead: rest,
+            }),
+            on => on,
+        };
         let at = i128::from(tick);
         let anew = at + i128::from(self.started && into != 0);
         // A window that is over has begun again; so has one that no request has started.
@@ -663,9 +675,6 @@ impl<W: Word> AdjustableWindow<W> {
                 begun
             }
         });
-        if begun - at > (self.staleness + u64::from(self.started)).into() {
-            return Err(ChangeError::Owes);
-        }
         let window = i128::from(new.window);
         let end = match carry {
             _ if !self.started => (begun.max(at) / window + 1) * window,

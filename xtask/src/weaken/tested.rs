@@ -37,6 +37,17 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_receipt_that_is_a_horizon_old_is_worth_nothing",
         ),
     },
+    // A change takes a window for one to come, though the word has come around.
+    Mutant {
+        file: "core/src/limiters/adjustable_window.rs",
+        within: "fn carried(",
+        text: "Some(on) if on.ahead > most => Some(On {",
+        by: "Some(on) if on.ahead > u64::MAX - 1 => Some(On {",
+        test: (
+            "adjustable_window",
+            "changes_gain_nothing_where_the_word_has_come_around",
+        ),
+    },
     // A table forgets a key whose denials are counted.
     Mutant {
         file: "core/src/wrappers/penalty.rs",
