@@ -270,47 +270,70 @@ macro_rules! tests {
 
 for_each_subject!(tests);
 
-/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s:
-/// after as many changes as era and set together can count, it is the same again.
-fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
-    let changes = if W::BITS == 64 { 1_024 } else { 16 };
-    let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
-    let slow = Rate::new(1, Duration::from_secs(10));
-    let refused = Cell::new(0);
+/// Makes `call` on a limiter of its own as often as it has accesses, each time with `other` as a
+/// whole before the next one of them. Then `check` is told the limiter, what `call` returned, and
+/// before which access `other` came.
+fn before_each_access<L, T>(
+    limiter: impl Fn() -> L,
+    call: impl Fn(&L) -> T,
+    other: impl Fn(&L),
+    mut check: impl FnMut(&L, T, u64),
+) {
     let (mut before, mut accesses) = (0, 1);
     while before < accesses {
-        let limit = AdjustableBucket::builder(slow, 2)
-            .initial(0)
-            .tick(Duration::from_secs(1))
-            .staleness(Duration::from_mins(1))
-            .build_on::<W>()
-            .unwrap();
-        for _ in 0..changes / 4 {
-            let _ = limit.adjust_at(at(0), slow, 2, Carry::Keep);
-        }
-        let granted = Cell::new(false);
+        let limiter = limiter();
         let plan = Plan {
             at: [before, u64::MAX],
             failing: 0,
         };
         let others = |index| {
             if index == 0 {
-                portcullis_explore::whole(|| {
-                    for _ in 0..changes {
-                        // Refused if a take that is under way could not tell it from another one.
-                        let changed = limit.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
-                        refused.set(refused.get() + u64::from(changed.is_err()));
-                    }
-                });
+                portcullis_explore::whole(|| other(&limiter));
             }
         };
-        let take = || granted.set(limit.take_at(at(20), 2).is_ok());
-        accesses = portcullis_explore::run(plan, take, &others);
-        if granted.get() {
-            assert_eq!(limit.available_at(at(20)), 0, "before access {before}");
-        }
+        let returned = Cell::new(None);
+        accesses = portcullis_explore::run(plan, || returned.set(Some(call(&limiter))), &others);
+        let returned = returned.into_inner().expect("the call has returned");
+        check(&limiter, returned, before);
         before += 1;
     }
+}
+
+/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s:
+/// after as many changes as era and set together can count, it is the same again.
+fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
+    let changes = if W::BITS == 64 { 1_024 } else { 16 };
+    let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
+    let slow = Rate::new(1, Duration::from_secs(10));
+    let bucket = || {
+        let bucket = AdjustableBucket::builder(slow, 2)
+            .initial(0)
+            .tick(Duration::from_secs(1))
+            .staleness(Duration::from_mins(1))
+            .build_on::<W>()
+            .unwrap();
+        for _ in 0..changes / 4 {
+            let _ = bucket.adjust_at(at(0), slow, 2, Carry::Keep);
+        }
+        bucket
+    };
+    let refused = Cell::new(0);
+    before_each_access(
+        bucket,
+        |bucket| bucket.take_at(at(20), 2).is_ok(),
+        |bucket| {
+            for _ in 0..changes {
+                // Refused if a take that is under way could not tell it from another one.
+                let changed = bucket.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
+                refused.set(refused.get() + u64::from(changed.is_err()));
+            }
+        },
+        |bucket, granted, before| {
+            if granted {
+                assert_eq!(bucket.available_at(at(20)), 0, "before access {before}");
+            }
+        },
+    );
     assert!(refused.get() > 0, "the numbers of changes never came round");
 }
 
@@ -330,33 +353,28 @@ fn a_grant_counts_in_its_own_segment_just_before_epochs_come_round() {
     let epochs = 1 << 24;
     let at = |epoch: u64| Timestamp::ZERO.saturating_add(SEGMENT * u32::try_from(epoch).unwrap());
     let (earlier, later) = (epochs - 6, epochs - 5);
-    let (mut before, mut accesses) = (0, 1);
-    while before < accesses {
-        let limit = SlidingWindow::<4>::builder(100, 3 * SEGMENT, 3)
+    let window = || {
+        let window = SlidingWindow::<4>::builder(100, 3 * SEGMENT, 3)
             .max_limit(200)
             .staleness(SEGMENT)
             .build_on::<u32>()
             .unwrap();
-        let receipt = limit.take_at(at(1), 2).unwrap();
-        assert_eq!(limit.refund_at(at(1), 2, receipt).permits, 2);
-        let plan = Plan {
-            at: [before, u64::MAX],
-            failing: 0,
-        };
-        let others = |index| {
-            if index == 0 {
-                portcullis_explore::whole(|| assert!(limit.take_at(at(earlier), 26).is_ok()));
-            }
-        };
-        let take = || assert!(limit.take_at(at(later), 1).is_ok());
-        accesses = portcullis_explore::run(plan, take, &others);
-        let left = [0, 1, 2].map(|segments| limit.available_at(at(later + segments)));
-        assert!(
-            left[0] <= 73 && left[1] <= 73 && left[2] <= 99,
-            "{left:?} are left, before access {before}"
-        );
-        before += 1;
-    }
+        let receipt = window.take_at(at(1), 2).unwrap();
+        assert_eq!(window.refund_at(at(1), 2, receipt).permits, 2);
+        window
+    };
+    before_each_access(
+        window,
+        |window| assert!(window.take_at(at(later), 1).is_ok()),
+        |window| assert!(window.take_at(at(earlier), 26).is_ok()),
+        |window, (), before| {
+            let left = [0, 1, 2].map(|segments| window.available_at(at(later + segments)));
+            assert!(
+                left[0] <= 73 && left[1] <= 73 && left[2] <= 99,
+                "{left:?} are left, before access {before}"
+            );
+        },
+    );
 }
 
 /// Nothing is in the bucket at 0 s, and ten permits at 5 s. The changes come at 0 s: the first one
@@ -364,39 +382,32 @@ fn a_grant_counts_in_its_own_segment_just_before_epochs_come_round() {
 /// the new burst; so all that time has brought by 5 s is five permits.
 fn changes_beside_a_take_that_is_denied_gain_nothing<W: Word>() {
     let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
-    let (mut before, mut accesses, mut denied) = (0, 1, 0);
-    while before < accesses {
-        let limit = AdjustableBucket::builder(Rate::per_second(2), 10)
+    let bucket = || {
+        AdjustableBucket::builder(Rate::per_second(2), 10)
             .initial(0)
             .tick(Duration::from_millis(1))
             .staleness(Duration::from_mins(1))
             .build_on::<W>()
-            .unwrap();
-        let plan = Plan {
-            at: [before, u64::MAX],
-            failing: 0,
-        };
-        let others = |index| {
-            if index == 0 {
-                portcullis_explore::whole(|| {
-                    for (rate, burst) in [(2, 10), (1, 7)] {
-                        let rate = Rate::per_second(rate);
-                        // Refused between the grant and the note of its time.
-                        let _ = limit.adjust_at(at(0), rate, burst, Carry::Keep);
-                    }
-                });
+            .unwrap()
+    };
+    let mut denied = 0;
+    before_each_access(
+        bucket,
+        |bucket| bucket.take_at(at(5), 8).is_err(),
+        |bucket| {
+            for (rate, burst) in [(2, 10), (1, 7)] {
+                // Refused between the grant and the note of its time.
+                let _ = bucket.adjust_at(at(0), Rate::per_second(rate), burst, Carry::Keep);
             }
-        };
-        let granted = Cell::new(false);
-        let take = || granted.set(limit.take_at(at(5), 8).is_ok());
-        accesses = portcullis_explore::run(plan, take, &others);
-        if !granted.get() {
-            denied += 1;
-            let left = limit.available_at(at(5));
-            assert!(left <= 5, "{left} are left, before access {before}");
-        }
-        before += 1;
-    }
+        },
+        |bucket, is_denied, before| {
+            if is_denied {
+                denied += 1;
+                let left = bucket.available_at(at(5));
+                assert!(left <= 5, "{left} are left, before access {before}");
+            }
+        },
+    );
     assert!(denied > 0, "the take was never denied");
 }
 
