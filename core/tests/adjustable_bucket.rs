@@ -868,6 +868,69 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
 }
 
 #[test]
+fn a_bucket_built_without_a_rate_or_a_limit_takes_an_ordinary_rate_later() {
+    fn check<W: Word>(rate: Rate) {
+        let bucket: AdjustableBucket<W> = AdjustableBucket::builder(rate, 20).build_on().unwrap();
+        assert_eq!(bucket.tick(), Duration::from_micros(1));
+        let second = Duration::from_secs(1);
+        assert!(bucket.staleness() >= second, "{:?}", bucket.staleness());
+        assert!(bucket.horizon() >= 3_600 * second, "{:?}", bucket.horizon());
+        bucket
+            .adjust_at(millis(500), Rate::per_second(10), 20, Carry::Reset)
+            .unwrap();
+        assert_eq!(bucket.available_at(millis(500)), 20);
+        assert!(bucket.staleness() >= second, "{:?}", bucket.staleness());
+    }
+    for rate in [Rate::ZERO, Rate::UNLIMITED] {
+        check::<u64>(rate);
+        check::<u32>(rate);
+    }
+}
+
+#[test]
+fn a_staleness_that_does_not_fit_the_word_is_as_long_as_does() {
+    let bucket: AdjustableBucket<u32> = AdjustableBucket::builder(Rate::ZERO, 100)
+        .tick(Duration::from_nanos(1))
+        .build_on()
+        .unwrap();
+    assert_eq!(bucket.staleness(), Duration::from_nanos((1 << 30) - 1));
+}
+
+#[test]
+fn a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind() {
+    let settings = AdjustableBucket::builder(Rate::per_second(2_000), 8);
+    let bucket: AdjustableBucket<u32> = settings.tick(Duration::from_micros(1)).build_on().unwrap();
+    // Long staleness, so that a time from 4,000 s before seems to be one to come.
+    for (rate, burst) in [(Rate::ZERO, 100), (Rate::per_second(2_000), 8)] {
+        bucket
+            .adjust_at(millis(1_000_000), rate, burst, Carry::Additive)
+            .unwrap();
+    }
+    let now = millis(5_000_000);
+    bucket.take_at(now, 7).unwrap();
+    bucket.adjust_at(now, Rate::ZERO, 100, Carry::Keep).unwrap();
+    assert_eq!(bucket.available_at(now), 1);
+}
+
+#[test]
+fn at_a_rate_of_zero_a_late_rollback_after_a_pause_leaves_older_receipts_their_worth() {
+    fn check<W: Word>() {
+        let bucket: AdjustableBucket<W> = AdjustableBucket::builder(Rate::ZERO, 100)
+            .build_on()
+            .unwrap();
+        let now = Timestamp::from_nanos(240_003_850_108);
+        let late = Timestamp::from_nanos(239_003_850_108);
+        let first = bucket.take_at(now, 3).unwrap();
+        let second = bucket.take_at(late, 4).unwrap();
+        assert_eq!(bucket.refund_at(late, 4, second).permits, 4);
+        assert_eq!(bucket.refund_at(now, 3, first).permits, 3);
+        assert_eq!(bucket.available_at(now), 100);
+    }
+    check::<u64>();
+    check::<u32>();
+}
+
+#[test]
 fn settings_that_do_not_fit_change_nothing() {
     let settings = AdjustableBucket::builder(Rate::per_second(10), 5).tick(Duration::from_nanos(1));
     let bucket = settings.build().unwrap();

@@ -364,7 +364,7 @@ impl<W: Word> AdjustableBucket<W> {
         };
         let (new, _) = terms.lattice(Self::BITS).map_err(ChangeError::Settings)?;
         let tick = self.ticks.index(now);
-        let late = terms.late(&new, step);
+        let late = Self::late(&terms, &new, step);
         let turn = |word, When { earliest, latest }| {
             let (old, used) = (self.lattice(word), word & Self::USED);
             let carried = |tick| carried(&old, used, self.forgotten(&old, tick), &new, tick, carry);
@@ -463,7 +463,8 @@ impl<W: Word> AdjustableBucket<W> {
         saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
     }
 
-    /// After how much idle time the word repeats. [`Duration::MAX`] for never.
+    /// After how much idle time the word repeats; at a rate of zero and an unlimited one, the time
+    /// of the newest grant beside it.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -472,15 +473,16 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 142 * year);
     /// ```
     pub fn horizon(&self) -> Duration {
-        self.read(|lattice, _| self.span(lattice.mask, lattice.gain))
+        self.read(|lattice, _| {
+            let ticks = lattice.mask.checked_div(lattice.gain).unwrap_or(W::MASK);
+            saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
+        })
     }
 
-    /// The time in which the position moves by `units`.
-    fn span(&self, units: u64, gain: u64) -> Duration {
-        match units.checked_div(gain) {
-            Some(ticks) => saturating_duration(u128::from(ticks) * u128::from(self.ticks.step())),
-            None => Duration::MAX,
-        }
+    /// The ticks that a `now` may be late on `lattice`, whose tick has so many nanoseconds.
+    const fn late(terms: &Terms, lattice: &Lattice, tick: u64) -> u64 {
+        let (late, most) = (terms.late(lattice, tick), Live::<SETTINGS, W>::MOST_LATE);
+        if late < most { late } else { most }
     }
 
     /// The settings that `word` names. Of no meaning if the word has changed meanwhile.
@@ -821,7 +823,9 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     /// then nothing more of what was taken before. None if settings have changed, something else
     /// was given back out of turn, the bucket has owed permits since, the receipt is older than
     /// about half the [`horizon`](Self::horizon), or another call is changing settings or giving
-    /// back at this moment.
+    /// back at this moment. None either if settings were changed in the [tick](Self::tick) of the
+    /// grant more often than 14 times with 32 bits (1,022 with 64), where whatever was given back
+    /// out of turn counts as 4 changes (64).
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(now, n, receipt, false)
@@ -943,8 +947,8 @@ impl AdjustableBucketBuilder {
     /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
     /// tick brings a farther horizon.
     ///
-    /// Default: the finest of 1 µs, 10 µs, ... 10 s (from 1 ns up with a 32-bit word) whose horizon
-    /// is an hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more than a
+    /// Default: the finest of 1 µs, 10 µs, ... 10 s (from 1 ns up with a 32-bit word and a rate
+    /// that is neither zero nor unlimited) whose horizon is an hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more than a
     /// sixteenth of that: what is reserved is due at a whole tick, and counts up to there.
     ///
     /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
@@ -1021,7 +1025,7 @@ impl AdjustableBucketBuilder {
                 Ok(start) => start,
                 Err(error) => return Err(error),
             };
-            let late = terms.late(&lattice, ticks.step());
+            let late = AdjustableBucket::<W>::late(&terms, &lattice, ticks.step());
             let live = Live::new(as_settings(&lattice, late), used, ticks.index(origin), late);
             #[cfg(not(loom))]
             let forgotten = [const { AtomicWord::new(0) }; FORGOTTEN];

@@ -887,9 +887,10 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
 
     /// All of them, while no permit has been granted in a newer window, and no settings have been
     /// changed; else none. None either if another call is changing settings or giving back at this
-    /// moment, or the receipt is older than about half the [`horizon`](Self::horizon). A window
-    /// that the first of them has started is then as if no request had, unless a change has made it
-    /// one that some permits were used of.
+    /// moment, if settings were changed in the [tick](Self::tick) of the grant more often than 14
+    /// times with 32 bits (1,022 with 64), or if the receipt is older than about half the
+    /// [`horizon`](Self::horizon). A window that the first of them has started is then as if no
+    /// request had, unless a change has made it one that some permits were used of.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);

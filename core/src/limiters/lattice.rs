@@ -361,6 +361,7 @@ impl Terms {
             };
             let tick = match self.tick {
                 Some(tick) => settings::nanos(tick, Setting::Tick),
+                None if self.adjustable.is_some() => Ok(self.finest_tick(bits)),
                 None => Ok(1),
             };
             return match tick {
@@ -384,12 +385,7 @@ impl Terms {
         if let Some(tick) = chosen {
             return self.fit(bits, period, tick, staleness);
         }
-        // Of an adjustable bucket on 64 bits, a coarser tick than necessary: it notes its time in
-        // each.
-        let (mut finest, coarsest) = (
-            if bits > 32 { 1_000 } else { 1 },
-            self.coarsest_tick(period),
-        );
+        let (mut finest, coarsest) = (self.finest_tick(bits), self.coarsest_tick(period));
         while finest > 1 && finest > coarsest {
             finest /= 10;
         }
@@ -407,6 +403,18 @@ impl Terms {
             tick *= 10;
         }
         best
+    }
+
+    /// The finest tick that is chosen by itself, in nanoseconds.
+    const fn finest_tick(&self, bits: u32) -> u64 {
+        let is_timeless = self.rate.is_unlimited() || self.rate.permits() == 0;
+        if bits > 32 || self.adjustable.is_some() && is_timeless {
+            // Of an adjustable bucket, a coarser tick than necessary: it notes its time in each.
+            // Where time brings nothing, that time is what comes round, with 32 bits in 71 minutes.
+            1_000
+        } else {
+            1
+        }
     }
 
     /// The coarsest tick that is chosen by itself, in nanoseconds. What is reserved is due at a

@@ -5,6 +5,7 @@
 //! sets      two sets of settings             the lowest bit of `set` names the one in force
 //! newest    a tick, wrapped                  no grant in the word has a newer time
 //! granted   a tick, wrapped                  `newest`, if a grant in the word has that time
+//! turn      how often that has wrapped       as of when `newest` was written
 //! claim     0 or 1                           whether a call is changing settings or giving back
 //! inside    a count for each quarter of `set` the calls that decide while `slow` is set
 //! ```
@@ -60,6 +61,9 @@ pub(crate) struct Live<const N: usize, W: Word> {
     sets: [[AtomicWord<W>; N]; 2],
     newest: AtomicWord<W>,
     granted: AtomicWord<W>,
+    /// The bits of `newest` that a narrow word has no room for, as of when it was written. Between
+    /// the two writes, nothing is confirmed.
+    turn: AtomicWord<W>,
     claim: AtomicWord<W>,
     inside: [AtomicWord<W>; QUARTERS],
     /// The longest staleness of all settings that there were, in ticks. Changes under the claim.
@@ -108,11 +112,13 @@ impl<const N: usize, W: Word> Live<N, W> {
     /// How many numbers of era and set together can be told apart.
     const NUMBERS: u64 = W::MASK / Self::SET + 1;
     /// The most ticks by which a time may be late.
-    const AHEAD: u64 = W::MASK / 4;
+    pub(crate) const MOST_LATE: u64 = W::MASK / 4;
 
     const_unless_loom! {
-        /// With settings under which a time may be `late` ticks old, from `tick` on.
+        /// With settings under which a time may be `late` ticks old, at most
+        /// [`MOST_LATE`](Self::MOST_LATE), from `tick` on.
         pub(crate) const fn new(settings: [u64; N], state: u64, tick: u64, late: u64) -> Self {
+            debug_assert!(late <= Self::MOST_LATE);
             #[cfg(not(loom))]
             let mut sets = [const { [const { AtomicWord::new(0) }; N] }; 2];
             #[cfg(loom)]
@@ -123,7 +129,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
                 at += 1;
             }
-            let tick = tick & W::MASK;
+            let (tick, turn) = (tick & W::MASK, tick.unbounded_shr(W::BITS));
             // Entered long ago.
             let before = tick.wrapping_sub(W::MASK / 2) & W::MASK;
             Self {
@@ -131,9 +137,10 @@ impl<const N: usize, W: Word> Live<N, W> {
                 sets,
                 newest: AtomicWord::new(tick),
                 granted: AtomicWord::new(tick),
+                turn: AtomicWord::new(turn),
                 claim: AtomicWord::new(0),
                 inside: [AtomicWord::new(0), AtomicWord::new(0), AtomicWord::new(0), AtomicWord::new(0)],
-                late: AtomicWord::new(if late > Self::AHEAD { Self::AHEAD } else { late }),
+                late: AtomicWord::new(late),
                 era_began: AtomicWord::new(tick),
                 begun: AtomicWord::new(0),
                 before: AtomicWord::new(NOTHING_BEFORE),
@@ -285,6 +292,9 @@ impl<const N: usize, W: Word> Live<N, W> {
                 Ok(_) => {
                     // What was granted a turn of the word ago confirms nothing.
                     self.granted.store(!tick & W::MASK, Relaxed);
+                    if W::BITS < 64 {
+                        self.turn.store(tick.unbounded_shr(W::BITS), Relaxed);
+                    }
                     return tick;
                 }
                 Err(newer) => newest = newer,
@@ -301,13 +311,19 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
+    /// Whether a grant in the word has the time `newest`, and not the same one a turn ago.
+    fn is_confirmed(&self, newest: u64) -> bool {
+        self.granted.load(Relaxed) == newest & W::MASK
+            && (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))
+    }
+
     /// By how many ticks `newest` is ahead of `tick`, if it is. A narrow word comes round: by more
     /// than a time may be late, `newest` lies a turn behind.
     #[inline(always)]
     fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
         let ahead = newest.wrapping_sub(tick) & W::MASK;
         let most = if W::BITS == 64 {
-            Self::AHEAD
+            Self::MOST_LATE
         } else {
             self.late.load(Relaxed)
         };
@@ -402,13 +418,13 @@ impl<const N: usize, W: Word> Live<N, W> {
         keep: impl FnOnce(T),
     ) -> Result<(), ChangeError> {
         let claim = self.claim().ok_or(ChangeError::Busy)?;
-        let longest = late.min(Self::AHEAD).max(self.late.load(Relaxed));
+        let longest = late.max(self.late.load(Relaxed));
         loop {
             let word = self.load();
             let newest = self.no_older_than_newest(tick);
             // If a grant of that time is not in the word, the word has changed, and the exchange
             // fails.
-            let is_certain = newest == tick || self.granted.load(Relaxed) == newest & W::MASK;
+            let is_certain = newest == tick || self.is_confirmed(newest);
             let earliest = if is_certain { newest } else { tick };
             if W::BITS < 64 && newest - tick > late {
                 // Either the change is later than a call may be under its settings, or `newest`

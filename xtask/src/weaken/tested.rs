@@ -115,6 +115,17 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "newest",
         test: ("every_access", "adjustable_bucket_64"),
     },
+    // A change takes the time of a grant of long ago for one that is to come.
+    Mutant {
+        file: LIVE,
+        within: "fn is_confirmed(&self",
+        text: "&& (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))",
+        by: "",
+        test: (
+            "adjustable_bucket",
+            "a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind",
+        ),
+    },
 ];
 
 pub(super) const OF_THE_QUEUE: &[Mutant] = &[
