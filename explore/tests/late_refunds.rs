@@ -51,8 +51,12 @@ enum What {
 /// Checks all that was granted in a trace.
 trait Bound: Subject {
     /// Whether what is given back counts at the time of that: those who are late find no more than
-    /// is there then. (Not where a change counts at the newest time of a grant.)
+    /// is there then, until something is given back at an earlier time. (Not where a change counts
+    /// at the newest time of a grant.)
     const NOTES_REFUNDS: bool = false;
+
+    /// How many changes in one tick leave receipts of that tick their worth.
+    const CHANGES_IN_TICK: usize = usize::MAX;
 
     /// Whether what nobody has seen is undone.
     fn is_rolled_back(&self) -> bool {
@@ -232,7 +236,14 @@ impl<W: Word> Bound for Bucket<W> {
     }
 }
 
+/// Of limiters that tell eras apart by four bits of a 32-bit word, and ten of a 64-bit one.
+const fn changes_in_tick<W: Word>() -> usize {
+    if W::BITS == 32 { 14 } else { 1_022 }
+}
+
 impl<W: Word> Bound for Adjustable<W> {
+    const CHANGES_IN_TICK: usize = changes_in_tick::<W>();
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let tick = self.bucket.tick().as_nanos() as u64;
         check_bucket(
@@ -407,6 +418,8 @@ impl<W: Word> Bound for Cooldown<W> {
 }
 
 impl<W: Word> Bound for Changing<W> {
+    const CHANGES_IN_TICK: usize = changes_in_tick::<W>();
+
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let tick = self.window.tick().as_nanos() as u64;
         let origin = self.terms.origin;
@@ -784,6 +797,7 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
     let world = World::new(subject);
     let mut events: Vec<Event> = Vec::new();
     let mut of_slot = [usize::MAX; PASSING as usize];
+    let mut refunds: Vec<usize> = Vec::new();
     let mut newest = facts.origin;
     for op in ops {
         tally.steps += 1;
@@ -804,6 +818,7 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                 last = last.max(granted);
             }
             if idle.saturating_add(facts.reach.saturating_mul(2)) < facts.horizon / 4
+                && changes_at_once(&events, facts.tick) <= S::CHANGES_IN_TICK
                 && let Some(fault) = rolls_back(&world, &facts, newest, now, n, tally)
             {
                 return Some(fault);
@@ -860,15 +875,20 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
             Op::Reserve { slot, .. } => granted(Some(slot), u64::MAX - outcome.told, false),
             Op::Refund { slot, .. } | Op::Cancel { slot, .. } if outcome.back > 0 => {
                 let event = &mut events[of_slot[usize::from(slot)]];
-                // What is past its due may have been used.
-                let is_used =
-                    matches!(op, Op::Cancel { .. }) && now >= event.due && event.due > event.now;
+                // What is past its due may have been used. At its due, whoever cancels has not.
+                let is_used = matches!(op, Op::Cancel { .. }) && now > event.due;
                 if let What::Granted { n, .. } = &mut event.what
                     && !is_used
                 {
                     *n = n.saturating_sub(outcome.back);
                 }
                 if S::NOTES_REFUNDS && matches!(op, Op::Refund { .. }) {
+                    for &index in &refunds {
+                        let event = &mut events[index];
+                        event.now = event.now.min(now);
+                        event.due = event.now;
+                    }
+                    refunds.push(events.len());
                     events.push(Event {
                         now,
                         due: now,
@@ -902,6 +922,23 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
     }
     let fault = world.subject.check(&events).err()?;
     Some(fault)
+}
+
+/// The most changes that count within less than a tick.
+fn changes_at_once(events: &[Event], tick: u64) -> usize {
+    let mut newest = 0;
+    let changes: Vec<_> = events
+        .iter()
+        .filter_map(|event| {
+            if !matches!(event.what, What::Refused) {
+                newest = newest.max(event.now);
+            }
+            matches!(event.what, What::Changed { .. }).then_some(newest)
+        })
+        .collect();
+    let until = |from: u64| changes.partition_point(|&at| at < from.saturating_add(tick));
+    let at_once = |(index, &from): (usize, &u64)| until(from) - index;
+    changes.iter().enumerate().map(at_once).max().unwrap_or(0)
 }
 
 /// Whether a request will be denied though it asks for no more than there can be.

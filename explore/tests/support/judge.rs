@@ -101,7 +101,8 @@ pub(crate) fn start<S: Subject>(
     (!changes || !has_come_round(&world, facts, last, scenario)).then_some(world)
 }
 
-/// Whether `start`, last used at `last`, is told less than it has though it has been idle for long.
+/// Whether the limiter of `start` reports fewer permits than it holds, because its word came round
+/// after it was last used at `last`.
 fn has_come_round<S: Subject>(
     start: &World<S>,
     facts: &Facts,

@@ -672,7 +672,7 @@ impl<W: Word> Subject for Adjustable<W> {
             .filter_map(|(built, _)| Some(nanos(built.as_ref()?.staleness())))
             .min();
         let stale = stale.unwrap_or(SECOND);
-        let horizons = || limited().filter_map(|(built, _)| Some(nanos(built.as_ref()?.horizon())));
+        let horizon = |built: &Option<AdjustableBucket<W>>| Some(nanos(built.as_ref()?.horizon()));
         let longest = sets
             .iter()
             .filter(|(rate, _)| is_limited(*rate))
@@ -694,8 +694,11 @@ impl<W: Word> Subject for Adjustable<W> {
             reach: longest.max().unwrap_or(SECOND),
             staleness: stale,
             late_change: nanos(bucket.staleness()).min(stale.saturating_mul(8)),
-            horizon: horizons().min().unwrap_or(u64::MAX),
-            longest_horizon: horizons().max().unwrap_or(u64::MAX),
+            horizon: built.iter().filter_map(horizon).min().unwrap_or(u64::MAX),
+            longest_horizon: limited()
+                .filter_map(|(built, _)| horizon(built))
+                .max()
+                .unwrap_or(u64::MAX),
             burst: first.1,
             tick,
             origin: terms.origin,
