@@ -5,8 +5,6 @@
 mod admission;
 #[cfg(feature = "channel")]
 pub mod channel;
-#[cfg(any(feature = "channel", feature = "futures-io", feature = "tokio"))]
-mod finally;
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 mod io;
 #[cfg(any(

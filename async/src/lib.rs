@@ -33,6 +33,7 @@ extern crate std;
 #[cfg(not(loom))]
 mod adapters;
 mod driving;
+mod finally;
 mod lock;
 mod queues;
 mod sync;

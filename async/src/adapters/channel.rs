@@ -108,8 +108,8 @@ use portcullis_core::{Concurrency, Lease, Timeless};
 pub use self::error::{SendError, TryRecvError, TrySendError};
 pub use self::receiver::Receiver;
 pub use self::sender::{Permit, Sender};
-use super::finally::Finally;
 use super::weight::Weight;
+use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
 use crate::queues::queue::Queue;
 

@@ -162,11 +162,10 @@ impl<P: Anchored> Acquire<P> {
             loop {
                 if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context)
                 {
-                    let member = wait.member.as_mut();
-                    return wait
-                        .wait
-                        .as_mut()
-                        .conclude(queue, outcome, |wait_queue| member.leave(wait_queue));
+                    let mut member = wait.member.as_mut();
+                    return wait.wait.as_mut().conclude(queue, outcome, |wait_queue| {
+                        member.as_mut().leave(wait_queue);
+                    });
                 }
                 let Some(queue) = wait.wait.queue() else {
                     continue;

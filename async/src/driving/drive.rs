@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::task::Wake;
 
 use crate::Timer;
+use crate::finally::Finally;
 use crate::waiting::drivers::DriverSlot;
 use crate::waiting::panics::Panic;
 use crate::waiting::queue_config::QueueConfig;
@@ -35,10 +36,8 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
     unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
         let mut batch = WakeBatch::new();
         let mut panic = Panic::NONE;
-        let unarmed = Unarmed {
-            wait_queue: self,
-            caller,
-        };
+        // If it cannot set its timer, another driver is woken in its place.
+        let unarmed = Finally(|| self.disarm(caller));
         // A limiter, a clock or a timer that has panicked is asked once more.
         // SAFETY: as the caller says.
         let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
@@ -85,18 +84,6 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
             }
         }
         false
-    }
-}
-
-/// A driver that could not set its timer: another one is woken in its place.
-struct Unarmed<'q, Q: QueueConfig> {
-    wait_queue: &'q WaitQueue<Q>,
-    caller: Caller<'q>,
-}
-
-impl<Q: QueueConfig> Drop for Unarmed<'_, Q> {
-    fn drop(&mut self) {
-        self.wait_queue.disarm(self.caller);
     }
 }
 

@@ -10,6 +10,7 @@ use portcullis_core::{Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
+use crate::finally::Finally;
 use crate::waiting::queue_config::{Key, QueueConfig};
 #[cfg(all(feature = "std", not(loom)))]
 use crate::waiting::wait_list::State;
@@ -225,15 +226,12 @@ impl<P: Anchored> Acquire<P> {
         self: Pin<&mut Self>,
         queue: P,
         outcome: Result<Grant, Rejected>,
-        after: impl FnOnce(&WaitQueue<ConfigOf<P>>),
+        mut after: impl FnMut(&WaitQueue<ConfigOf<P>>),
     ) -> Result<Lease<P>, Rejected> {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        let left = |wait_queue: &WaitQueue<ConfigOf<P>>, waiter: Option<_>| {
-            let _after = After {
-                wait_queue,
-                work: Some(after),
-            };
+        let mut left = |wait_queue: &WaitQueue<ConfigOf<P>>, waiter: Option<_>| {
+            let _after = Finally(|| after(wait_queue));
             if let Some(waiter) = waiter {
                 // SAFETY: filled, and over.
                 unsafe { wait_queue.left(waiter) };
@@ -264,21 +262,6 @@ impl<P: Anchored> Acquire<P> {
             // SAFETY: it may have been put into a list of this queue, and its outcome has not been
             // asked for.
             unsafe { queue.wait_queue().cancel(waiter) };
-        }
-    }
-}
-
-/// What is done with a wait queue at last, whatever unwinds before.
-struct After<'h, H, W: FnOnce(&H)> {
-    wait_queue: &'h H,
-    work: Option<W>,
-}
-
-impl<H, W: FnOnce(&H)> Drop for After<'_, H, W> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            work(self.wait_queue);
         }
     }
 }

@@ -22,6 +22,7 @@ use core::task::Waker;
 
 use portcullis_core::{Receipt, Timestamp};
 
+use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
@@ -296,6 +297,23 @@ impl<K> Waiter<K> {
         unsafe { (*waiter.as_ptr()).state.store(outcome as u8, Release) };
     }
 
+    /// A waiter that has its waker, and has not been to the lists. If it does not enter one, its
+    /// waker is dropped with this, outside of the lock: that runs code of the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is valid for as long as this is there, and idle or in a list, or has been in one.
+    #[inline(always)]
+    pub(crate) unsafe fn newcomer(waiter: NonNull<Self>) -> Finally<impl FnMut()> {
+        // SAFETY: the waiter is valid, as the caller says. An idle one has never been in a list, so
+        // no other code refers to it.
+        Finally(move || unsafe {
+            if Self::state(waiter) == State::Idle {
+                drop(Self::rewake(waiter, None));
+            }
+        })
+    }
+
     /// Has a waiter woken by another waker, or by none, and returns the one before.
     ///
     /// # Safety
@@ -304,33 +322,6 @@ impl<K> Waiter<K> {
     pub(crate) unsafe fn rewake(waiter: NonNull<Self>, waker: Option<Waker>) -> Option<Waker> {
         // SAFETY: as the caller says.
         unsafe { core::mem::replace(&mut (*waiter.as_ptr()).waker, waker) }
-    }
-}
-
-/// A waiter that has its waker, and has not been to the lists. If it does not enter one, its waker
-/// is dropped with this, outside of the lock: that runs code of the caller's.
-pub(crate) struct Newcomer<K>(NonNull<Waiter<K>>);
-
-impl<K> Newcomer<K> {
-    /// # Safety
-    ///
-    /// The waiter is valid for as long as this is there, and idle or in a list, or has been in one.
-    #[inline(always)]
-    pub(crate) const unsafe fn new(waiter: NonNull<Waiter<K>>) -> Self {
-        Self(waiter)
-    }
-}
-
-impl<K> Drop for Newcomer<K> {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: the waiter is valid, as the caller of `new` says. An idle one has never been in
-        // a list, so no other code refers to it.
-        unsafe {
-            if Waiter::state(self.0) == State::Idle {
-                drop(Waiter::rewake(self.0, None));
-            }
-        }
     }
 }
 

@@ -53,6 +53,7 @@ pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
 use self::taken::Taken;
+use crate::finally::Finally;
 use crate::lock::mutex::Mutex;
 use crate::queues::hook::Hook;
 use crate::queues::options::Options;
@@ -155,6 +156,20 @@ impl<Q: QueueTypes> WaitQueue<Q> {
 }
 
 impl<Q: QueueTypes> WaitQueue<Q> {
+    /// What a critical section ends with: a driver is told of the next timer, and the gate is
+    /// lowered where no wait is left. `batch` takes the waker of the driver.
+    #[inline(always)]
+    fn leave_lists<'b>(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: impl FnOnce() -> &'b mut WakeBatch,
+    ) {
+        if !lists.timers.is_empty() {
+            lists.tell(batch());
+        }
+        self.lower_gate(lists);
+    }
+
     /// Lowers the gate where no wait is left. It changes under the lock alone.
     #[inline(always)]
     fn lower_gate(&self, lists: &Lists<Q::Source>) {
@@ -297,8 +312,7 @@ impl<S: LimiterSource> Lists<S> {
     }
 }
 
-/// Work on the wait lists. Whatever panics in it, what it is to leave behind is done when it ends:
-/// a driver is told of the next timer, and the gate is lowered where no wait is left.
+/// Work on the wait lists. Whatever panics in it, they are left as they have to be.
 struct CriticalSection<'q, Q: QueueTypes> {
     wait_queue: &'q WaitQueue<Q>,
     lists: &'q mut Lists<Q::Source>,
@@ -309,39 +323,7 @@ struct CriticalSection<'q, Q: QueueTypes> {
 impl<Q: QueueTypes> Drop for CriticalSection<'_, Q> {
     #[inline]
     fn drop(&mut self) {
-        if !self.lists.timers.is_empty() {
-            self.lists.tell(self.batch);
-        }
-        self.wait_queue.lower_gate(self.lists);
-    }
-}
-
-/// Grants what is pending, and what is free in some shards, when a limiter, a clock or a waker has
-/// panicked. A limiter that has panicked in giving back may have given back by then. It is asked
-/// once more.
-struct GrantOnUnwind<'q, Q: QueueConfig> {
-    wait_queue: &'q WaitQueue<Q>,
-    shards: usize,
-}
-
-impl<Q: QueueConfig> Drop for GrantOnUnwind<'_, Q> {
-    fn drop(&mut self) {
-        self.wait_queue.pending.add(self.shards);
-        quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));
-    }
-}
-
-/// Permits that are to be handed over. They are released if a clock or a limiter panics before.
-struct ReleaseOnUnwind<'q, Q: QueueConfig> {
-    wait_queue: &'q WaitQueue<Q>,
-    key: Key<Q>,
-    n: u32,
-}
-
-impl<Q: QueueConfig> Drop for ReleaseOnUnwind<'_, Q> {
-    fn drop(&mut self) {
-        self.wait_queue.source.at(self.key).release(self.n);
-        self.wait_queue.note_release(self.key);
+        self.wait_queue.leave_lists(self.lists, || &mut *self.batch);
     }
 }
 
@@ -356,13 +338,20 @@ struct Handed {
 pub(crate) type Grant = (u32, Receipt);
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// To be forgotten where nothing has panicked.
+    /// Grants what is pending, and what is free in some shards, if a limiter, a clock or a waker
+    /// panics. To be forgotten where nothing has.
     #[inline(always)]
-    fn grant_on_unwind(&self, shards: usize) -> GrantOnUnwind<'_, Q> {
-        GrantOnUnwind {
-            wait_queue: self,
-            shards,
-        }
+    fn grant_on_unwind(&self, shards: usize) -> Finally<impl FnMut()> {
+        Finally(move || self.grant_after_panic(shards))
+    }
+
+    /// A limiter that has panicked in giving back may have given back by then. It is asked once
+    /// more.
+    #[cold]
+    #[inline(never)]
+    fn grant_after_panic(&self, shards: usize) {
+        self.pending.add(shards);
+        quietly(|| self.wake_and_grant(&mut WakeBatch::new()));
     }
 
     /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
@@ -380,20 +369,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let mut batch = None;
         let outcome = self.lists.lock(|lists| {
             let outcome = work(lists);
-            self.leave_lists(lists, &mut batch);
+            self.leave_lists(lists, || batch.insert(WakeBatch::new()));
             outcome
         });
         self.wake_and_grant_some(&mut batch);
         outcome
-    }
-
-    /// What a critical section ends with, where nothing can panic in it.
-    #[inline(always)]
-    fn leave_lists(&self, lists: &mut Lists<Q::Source>, batch: &mut Option<WakeBatch>) {
-        if !lists.timers.is_empty() {
-            lists.tell(batch.insert(WakeBatch::new()));
-        }
-        self.lower_gate(lists);
     }
 
     /// Wakes, if there is anybody to wake, and grants what was released while the lock was held.
@@ -555,11 +535,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// of the two then touches the limiter. `false` if nothing was done.
     fn hand_over(&self, key: Key<Q>, n: u32) -> bool {
         let panicking = self.grant_on_unwind(0);
-        let unreleased = ReleaseOnUnwind {
-            wait_queue: self,
-            key,
-            n,
-        };
+        // Released if a clock or a limiter panics before they are handed over.
+        let unreleased = Finally(|| {
+            self.source.at(key).release(n);
+            self.note_release(key);
+        });
         let handed = self.lists.try_lock(|lists| {
             let handed = self.hand_to_head(lists, key, n);
             // After a hand-over the gate stays raised, even if no request waits any more. Usually

@@ -1431,8 +1431,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAIT_QUEUE,
-        within: "Drop for GrantOnUnwind<",
-        text: "quietly(|| self.wait_queue.wake_and_grant(&mut WakeBatch::new()));",
+        within: "fn grant_after_panic(",
+        text: "quietly(|| self.wake_and_grant(&mut WakeBatch::new()));",
         by: "",
         test: (
             "queue_limits",
@@ -1522,7 +1522,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A grant that nobody claims.
     Mutant {
         file: TAKEN,
-        within: "Drop for Refund<",
+        within: "fn refund(",
         text: "((), Waiting::Unknown)",
         by: "((), Waiting::No)",
         test: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
@@ -1698,7 +1698,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: DRIVE,
         within: "unsafe fn see_to(",
-        text: "let unarmed = Unarmed { wait_queue: self, caller };",
+        text: "let unarmed = Finally(|| self.disarm(caller));",
         by: "let unarmed = ();",
         test: (
             "queue_time",

@@ -8,8 +8,8 @@ use pin_project_lite::pin_project;
 use portcullis_core::{Lease, Limiter};
 
 use super::{Leased, Room, TryRecvError};
-use crate::adapters::finally::Finally;
 use crate::adapters::leases::item;
+use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
 
 pin_project! {

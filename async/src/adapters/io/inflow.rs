@@ -8,7 +8,7 @@ use pin_project_lite::pin_project;
 
 use super::Piece;
 use crate::adapters::admission::Admission;
-use crate::adapters::finally::Finally;
+use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
 use crate::queues::rejected::Rejected;
 

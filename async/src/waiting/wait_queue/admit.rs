@@ -113,7 +113,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         mark.bits = 0;
         if let Some(step) = step {
-            self.leave_lists(lists, batch);
+            self.leave_lists(lists, || batch.insert(WakeBatch::new()));
             return step;
         }
         // SAFETY: as the caller says.

@@ -13,7 +13,7 @@ use core::task::Waker;
 
 use portcullis_core::Timestamp;
 
-use super::waits::AbortOnUnwind;
+use super::waits::abort_on_unwind;
 use super::{CLOSED, DUE, Lists, TIME, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::waiting::drivers::Driver;
@@ -173,7 +173,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// The node is in no other group than that of its place.
     pub(crate) unsafe fn leave(&self, place: Place) {
         unless_unwinding(|| {
-            let stays = AbortOnUnwind;
+            let stays = abort_on_unwind();
             let waker = self.with(move |lists, _| {
                 let waker = match place {
                     Place::Timed(member) => {

@@ -1,10 +1,12 @@
 //! Permits that were taken on behalf of a request, and are given back unless they are handed out.
 
+use core::cell::Cell;
 use core::mem;
 
 use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
 
 use super::{Grant, WaitQueue};
+use crate::finally::Finally;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_config::{Key, QueueConfig};
@@ -37,61 +39,49 @@ impl<Q: QueueConfig> Drop for Taken<'_, Q> {
 }
 
 impl<Q: QueueConfig> Taken<'_, Q> {
-    /// Gives back the permits.
+    /// Refunds the permits, also if a clock panics, and grants them to other requests.
     fn give_back(&mut self) {
-        let mut refund = Refund {
-            taken: self,
-            notes: Receipts::NONE,
-        };
-        let Taken {
-            wait_queue, waiter, ..
-        } = *refund.taken;
+        let Self {
+            wait_queue,
+            key,
+            ref mut grant,
+            at,
+            waiter,
+        } = *self;
+        // If the clock panics, as of when they were taken.
+        let (at, notes) = (Cell::new(at), Cell::new(Receipts::NONE));
+        let _refund = Finally(|| {
+            if let Some((permits, receipt)) = grant.take() {
+                let (at, notes) = (at.get(), notes.replace(Receipts::NONE));
+                unless_unwinding(|| wait_queue.refund(key, at, permits, receipt, notes));
+            }
+        });
         if Q::Source::NOTES && waiter != 0 {
             // Nothing is granted before the refund: a grant would make the receipts worthless.
-            refund.notes = wait_queue.lists.lock(|lists| {
+            notes.set(wait_queue.lists.lock(|lists| {
                 if lists.noted.0 == waiter {
                     mem::replace(&mut lists.noted.1, Receipts::NONE)
                 } else {
                     Receipts::NONE
                 }
-            });
+            }));
         }
-        // If the clock panics, as of when it was taken.
-        let now = wait_queue.clock.now();
-        refund.taken.at = now;
+        at.set(wait_queue.clock.now());
     }
 }
 
-/// Refunds what was taken, also if a clock panics, and grants it to other requests.
-struct Refund<'t, 'q, Q: QueueConfig> {
-    taken: &'t mut Taken<'q, Q>,
-    notes: Receipts,
-}
-
-impl<Q: QueueConfig> Drop for Refund<'_, '_, Q> {
-    fn drop(&mut self) {
-        let notes = mem::replace(&mut self.notes, Receipts::NONE);
-        let Taken {
-            wait_queue,
-            key,
-            grant,
-            at,
-            ..
-        } = &mut *self.taken;
-        if let Some((permits, receipt)) = grant.take() {
-            unless_unwinding(|| {
-                wait_queue.give_back(*key, |source| {
-                    if Q::Source::NOTES {
-                        source.refund_noted(*key, *at, permits, receipt, notes);
-                    } else {
-                        let _ = source.at(*key).refund_at(*at, permits, receipt);
-                    }
-                    ((), Waiting::Unknown)
-                });
-                if Q::Source::NOTES && wait_queue.pending.is_any::<Q::Lock>() {
-                    wait_queue.grant_pending(&mut WakeBatch::new());
-                }
-            });
+impl<Q: QueueConfig> WaitQueue<Q> {
+    fn refund(&self, key: Key<Q>, at: Timestamp, permits: u32, receipt: Receipt, notes: Receipts) {
+        self.give_back(key, |source| {
+            if Q::Source::NOTES {
+                source.refund_noted(key, at, permits, receipt, notes);
+            } else {
+                let _ = source.at(key).refund_at(at, permits, receipt);
+            }
+            ((), Waiting::Unknown)
+        });
+        if Q::Source::NOTES && self.pending.is_any::<Q::Lock>() {
+            self.grant_pending(&mut WakeBatch::new());
         }
     }
 }

@@ -12,12 +12,14 @@ use super::serve::take;
 use super::taken::Taken;
 use super::{DRAINED, Grant, WaitQueue};
 use crate::Rejected;
+use crate::finally::Finally;
 use crate::queues::hook::{Hook, Outcome, Waited};
 use crate::queues::options::Order;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{End, Newcomer, Request, State, Waiter};
+use crate::waiting::wait_list::{End, Request, State, Waiter};
+use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
@@ -46,7 +48,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: as the caller says.
-        let newcomer = unsafe { Newcomer::new(waiter) };
+        let newcomer = unsafe { Waiter::newcomer(waiter) };
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
@@ -181,7 +183,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
     pub(crate) unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) -> bool {
         // SAFETY: as the caller says.
-        let _newcomer = unsafe { Newcomer::new(waiter) };
+        let _newcomer = unsafe { Waiter::newcomer(waiter) };
         self.with(|lists, _| {
             self.raise(DRAINED);
             if self.is_drained() {
@@ -222,7 +224,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return unsafe { self.disclaim(waiter, false) };
         }
         let mut batch = None;
-        let stays = AbortOnUnwind;
+        let stays = abort_on_unwind();
         let left = self.lists.lock(|lists| {
             // SAFETY: waiting, and so in a list, now that we hold the lock.
             unsafe {
@@ -239,7 +241,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     // Requests behind it may fit where it did not.
                     self.pending.add(Self::bit((*waiter.as_ptr()).key));
                 }
-                self.leave_lists(lists, &mut batch);
+                self.leave_lists(lists, || batch.insert(WakeBatch::new()));
                 Some(waker)
             }
         });
@@ -267,10 +269,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// The waiter was put into a list, is settled, and its outcome has not been asked for.
     #[cold]
     unsafe fn disclaim(&self, waiter: NonNull<Waiter<Key<Q>>>, unlocked: bool) {
-        let _unclaimed = Unclaimed {
-            wait_queue: self,
-            waiter,
-        };
+        // Also if a waker or the hook panics.
+        let _unclaimed = Finally(|| {
+            // SAFETY: no longer in a list, and so ours.
+            let Waiter {
+                key, grant, until, ..
+            } = unsafe { &mut *waiter.as_ptr() };
+            if let Some(grant) = grant.take() {
+                drop(Taken {
+                    wait_queue: self,
+                    key: *key,
+                    grant: Some(grant),
+                    at: *until,
+                    waiter: waiter.addr().get(),
+                });
+            }
+        });
         if unlocked {
             self.wake_and_grant_some(&mut None);
         }
@@ -284,7 +298,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// The same.
     unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        let stays = AbortOnUnwind;
+        let stays = abort_on_unwind();
         let waker = self.with(move |lists, _| {
             // SAFETY: waiting, and so among the drainers, now that we hold the lock.
             let waker = unsafe {
@@ -303,35 +317,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
 /// A waiter that is dropped while it is in a wait list. If it cannot be removed, there is no way
 /// on: a second panic ends the program.
-pub(super) struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        panic!("a wait cannot leave its queue: a clock, a limiter or a lock has panicked");
-    }
-}
-
-/// A waiter whose future is gone. What it was granted is given back, also if a waker or the hook
-/// panics.
-struct Unclaimed<'q, Q: QueueConfig> {
-    wait_queue: &'q WaitQueue<Q>,
-    waiter: NonNull<Waiter<Key<Q>>>,
-}
-
-impl<Q: QueueConfig> Drop for Unclaimed<'_, Q> {
-    fn drop(&mut self) {
-        // SAFETY: no longer in a list, and so ours.
-        let Waiter {
-            key, grant, until, ..
-        } = unsafe { &mut *self.waiter.as_ptr() };
-        if let Some(grant) = grant.take() {
-            drop(Taken {
-                wait_queue: self.wait_queue,
-                key: *key,
-                grant: Some(grant),
-                at: *until,
-                waiter: self.waiter.addr().get(),
-            });
-        }
-    }
+pub(super) fn abort_on_unwind() -> Finally<impl FnMut()> {
+    Finally(|| panic!("a wait cannot leave its queue: a clock, a limiter or a lock has panicked"))
 }

@@ -3,6 +3,7 @@
 pub(crate) struct Finally<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for Finally<F> {
+    #[inline]
     fn drop(&mut self) {
         self.0();
     }
