@@ -1,0 +1,179 @@
+//! Clocks, and limiters that are asked at the time of one.
+
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+#[cfg(feature = "tsc")]
+use portcullis_core::TscClock;
+use portcullis_core::{
+    Clock, Clocked, CoarseClock, Concurrency, Idle, ManualClock, MonotonicClock, Rate, Timeless,
+    Timestamp, TokenBucket,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_manual_clock_stands_until_it_is_moved() {
+    let clock = ManualClock::default();
+    assert_eq!(clock.now(), Timestamp::ZERO);
+    assert_eq!(clock.advance(SECOND), Timestamp::from_secs(1));
+    assert_eq!(clock.advance(Duration::ZERO), Timestamp::from_secs(1));
+    assert_eq!(
+        clock.advance(Duration::from_nanos(1)).as_nanos(),
+        1_000_000_001
+    );
+    clock.set(Timestamp::from_millis(3));
+    assert_eq!(clock.now(), Timestamp::from_millis(3));
+}
+
+#[test]
+fn a_manual_clock_starts_over_after_the_last_instant() {
+    let clock = ManualClock::new();
+    clock.set(Timestamp::MAX);
+    assert_eq!(clock.advance(Duration::from_nanos(1)), Timestamp::ZERO);
+    clock.set(Timestamp::ZERO);
+    assert_eq!(clock.advance(Duration::MAX), Timestamp::MAX);
+}
+
+#[test]
+fn the_steps_of_several_threads_add_up() {
+    let clock = ManualClock::new();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1_000 {
+                    clock.advance(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    assert_eq!(clock.now(), Timestamp::from_secs(4));
+}
+
+#[test]
+fn no_clock_says_the_first_instant() {
+    assert_eq!(Timeless.now(), Timestamp::ZERO);
+    thread::sleep(Duration::from_millis(1));
+    assert_eq!(Timeless.now(), Timestamp::ZERO);
+}
+
+/// As far as a clock went while a thread slept, and how long that took in all.
+fn passes(clock: &impl Clock) -> (Duration, Duration) {
+    let begun = Instant::now();
+    let earlier = clock.now();
+    thread::sleep(Duration::from_millis(50));
+    let passed = clock.now().saturating_since(earlier);
+    (passed, begun.elapsed())
+}
+
+fn never_goes_back(clock: &impl Clock) {
+    let mut earlier = clock.now();
+    for _ in 0..10_000 {
+        let now = clock.now();
+        assert!(now >= earlier, "{now} after {earlier}");
+        earlier = now;
+    }
+}
+
+#[test]
+fn a_monotonic_clock_counts_from_its_making() {
+    let before = Instant::now();
+    let clock = MonotonicClock::new();
+    let now = clock.now().saturating_since(Timestamp::ZERO);
+    assert!(now <= before.elapsed());
+    let (passed, at_most) = passes(&clock);
+    assert!(passed >= Duration::from_millis(50) && passed <= at_most);
+    never_goes_back(&clock);
+    never_goes_back(&MonotonicClock::default());
+}
+
+/// It runs late by up to 10 ms, and so may count a tick more than what has passed, or less.
+#[test]
+fn a_coarse_clock_is_late_by_its_resolution_at_most() {
+    const RESOLUTION: Duration = Duration::from_millis(10);
+    let clock = CoarseClock::new();
+    let (passed, at_most) = passes(&clock);
+    assert!(passed + RESOLUTION >= Duration::from_millis(50));
+    assert!(passed <= at_most + RESOLUTION);
+    never_goes_back(&clock);
+}
+
+/// It is calibrated against the system's clock, to much better than a hundredth.
+#[cfg(feature = "tsc")]
+#[test]
+fn a_time_stamp_counter_goes_as_fast_as_the_time() {
+    let clock = TscClock::new();
+    let (passed, at_most) = passes(&clock);
+    assert!(passed >= Duration::from_millis(50) * 99 / 100);
+    assert!(passed <= at_most * 101 / 100);
+    let (mut earlier, copy) = (clock.now(), clock.clone());
+    for _ in 0..1_000 {
+        let now = copy.now();
+        assert!(now >= earlier, "a copy has the same origin");
+        earlier = now;
+    }
+}
+
+#[test]
+fn a_limiter_is_asked_at_the_time_of_its_clock() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Rate::per_second(2), 4);
+    let limit = Clocked::new(&bucket, &clock);
+    assert_eq!(
+        (limit.available(), limit.idle()),
+        (4, Idle::Since(Timestamp::ZERO))
+    );
+    assert_eq!(limit.try_acquire(3).unwrap().permits(), 3);
+    assert_eq!((limit.available(), limit.idle().is_idle()), (1, false));
+    clock.advance(SECOND);
+    assert_eq!(limit.available(), 3);
+    assert_eq!(limit.limiter().available_at(Timestamp::ZERO), 1);
+    clock.advance(SECOND);
+    assert_eq!(limit.idle(), Idle::Since(Timestamp::from_millis(1_500)));
+    assert_eq!(limit.clock().now(), Timestamp::from_secs(2));
+}
+
+#[test]
+fn a_limiter_without_time_needs_no_clock() {
+    let limit = Clocked::new(Concurrency::new(1), Timeless);
+    let lease = limit.try_acquire(1).unwrap();
+    assert!(limit.try_acquire(1).is_err());
+    drop(lease);
+    assert!(limit.try_acquire(1).is_ok());
+}
+
+#[test]
+fn a_clock_that_stands_still_grants_the_burst_and_no_more() {
+    let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 3), ManualClock::new());
+    let granted = (0..100).filter(|_| limit.try_acquire(1).is_ok()).count();
+    assert_eq!(granted, 3);
+}
+
+#[test]
+fn a_clock_that_goes_back_denies_until_it_has_caught_up() {
+    let limit = Clocked::new(TokenBucket::new(Rate::per_second(1), 1), ManualClock::new());
+    limit.clock().set(Timestamp::from_secs(100));
+    assert!(limit.try_acquire(1).is_ok());
+    for seconds in 98..=100 {
+        limit.clock().set(Timestamp::from_secs(seconds));
+        assert!(limit.try_acquire(1).is_err(), "at {seconds} s");
+    }
+    limit.clock().set(Timestamp::from_secs(101));
+    assert!(limit.try_acquire(1).is_ok());
+}
+
+#[test]
+fn what_a_clock_grants_that_runs_ahead_is_denied_when_it_goes_back() {
+    let limit = Clocked::new(
+        TokenBucket::new(Rate::per_second(1), 10),
+        ManualClock::new(),
+    );
+    assert!(limit.try_acquire(10).is_ok());
+    limit.clock().set(Timestamp::from_secs(5));
+    assert!(limit.try_acquire(5).is_ok());
+    for seconds in 0..=5 {
+        limit.clock().set(Timestamp::from_secs(seconds));
+        assert!(limit.try_acquire(1).is_err(), "at {seconds} s");
+    }
+}

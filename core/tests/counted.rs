@@ -1,0 +1,134 @@
+//! `Counted`: it decides as its limiter does, and counts what that decides.
+
+use core::time::Duration;
+use std::thread;
+
+use portcullis_core::{
+    Concurrency, Counted, Counts, Denied, Limiter, LimiterExt, Rate, Refund, Timestamp,
+    TokenBucket, Unlimited,
+};
+
+const NOW: Timestamp = Timestamp::ZERO;
+
+fn counts(granted: u64, denied: u64, held: u64) -> Counts {
+    Counts {
+        granted,
+        denied,
+        held,
+    }
+}
+
+#[test]
+fn requests_are_counted_and_permits_are_held() {
+    let limit = Counted::new(Concurrency::new(5));
+    assert_eq!(limit.counts(), counts(0, 0, 0));
+    let three = limit.try_acquire_at(NOW, 3).unwrap();
+    assert_eq!(limit.counts(), counts(1, 0, 3));
+    let two = limit.try_acquire_at(NOW, 2).unwrap();
+    assert_eq!(limit.counts(), counts(2, 0, 5));
+    assert!(limit.try_acquire_at(NOW, 1).is_err());
+    assert_eq!(limit.counts(), counts(2, 1, 5));
+    drop(three);
+    assert_eq!(limit.counts(), counts(2, 1, 2));
+    drop(two);
+    assert_eq!(limit.counts(), counts(2, 1, 0));
+}
+
+#[test]
+fn a_probe_is_a_request_that_holds_nothing() {
+    let limit = Counted::new(Concurrency::new(1));
+    let probe = limit.try_acquire_at(NOW, 0).unwrap();
+    assert_eq!(limit.counts(), counts(1, 0, 0));
+    drop(probe);
+    let _lease = limit.try_acquire_at(NOW, 1).unwrap();
+    assert!(limit.try_acquire_at(NOW, 0).is_err());
+    assert_eq!(limit.counts(), counts(2, 1, 1));
+}
+
+#[test]
+fn a_request_for_more_than_the_capacity_is_a_denial() {
+    let limit = Counted::new(Concurrency::new(1));
+    let denied = limit.try_acquire_at(NOW, 2).unwrap_err();
+    let capacity = 1;
+    let permits = 2;
+    assert_eq!(denied, Denied::ExceedsCapacity { permits, capacity });
+    assert_eq!(limit.counts(), counts(0, 1, 0));
+}
+
+#[test]
+fn looks_are_not_counted() {
+    let limit = Counted::new(Concurrency::new(1));
+    assert_eq!(limit.peek_at(NOW, 1), Ok(()));
+    assert!(limit.peek_at(NOW, 2).is_err());
+    assert_eq!(limit.available_at(NOW), 1);
+    assert_eq!(limit.capacity(), 1);
+    assert!(limit.idle_at(NOW).is_idle());
+    assert_eq!(limit.counts(), counts(0, 0, 0));
+}
+
+#[test]
+fn permits_that_are_given_back_in_part_are_no_longer_held() {
+    let limit = Counted::new(Concurrency::new(5));
+    let receipt = limit.take_at(NOW, 5).unwrap();
+    limit.release(1);
+    assert_eq!(limit.counts(), counts(1, 0, 4));
+    let Refund { permits, .. } = limit.refund_at(NOW, 4, receipt);
+    assert_eq!(permits, 4);
+    assert_eq!(limit.counts(), counts(1, 0, 0));
+}
+
+#[test]
+fn leases_of_a_rate_are_held_until_they_are_dropped() {
+    let limit = Counted::new(TokenBucket::new(Rate::per_second(1), 2));
+    let lease = limit.try_acquire_at(NOW, 2).unwrap();
+    let later = NOW.saturating_add(Duration::from_secs(2));
+    assert_eq!(limit.available_at(later), 2);
+    assert_eq!(limit.counts(), counts(1, 0, 2));
+    drop(lease);
+    assert_eq!(limit.counts(), counts(1, 0, 0));
+}
+
+#[test]
+fn a_limiter_within_may_be_asked_past_the_counters() {
+    let limit = Counted::new(Concurrency::new(1));
+    let lease = limit.limiter().try_acquire_at(NOW, 1).unwrap();
+    assert_eq!(limit.counts(), counts(0, 0, 0));
+    assert!(limit.try_acquire_at(NOW, 1).is_err());
+    drop(lease);
+    assert_eq!(limit.counts(), counts(0, 1, 0));
+}
+
+#[test]
+fn counters_within_counters_agree() {
+    let limit = Counted::new(Counted::new(Unlimited));
+    for n in 0..7 {
+        drop(limit.try_acquire_at(NOW, n));
+    }
+    assert_eq!(limit.counts(), counts(7, 0, 0));
+    assert_eq!(limit.counts(), limit.limiter().counts());
+}
+
+#[test]
+fn counters_of_many_threads_add_up() {
+    const THREADS: u64 = 4;
+    const TRIES: u64 = 10_000;
+    let limit = Counted::new(Concurrency::new(2));
+    let granted: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let tries = 0..TRIES;
+                    tries
+                        .map(|_| u64::from(limit.try_acquire_at(NOW, 1).is_ok()))
+                        .sum::<u64>()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    let seen = limit.counts();
+    assert_eq!(seen, counts(granted, THREADS * TRIES - granted, 0));
+}
