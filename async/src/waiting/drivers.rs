@@ -30,15 +30,27 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
+use crate::waiting::ring::{Ring, RingLinks, RingNode};
+
 /// One driver. Once it has been registered, its fields belong to the holder of the lock.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// There until it has been woken.
     waker: Option<Waker>,
-    before: Option<NonNull<Self>>,
-    after: Option<NonNull<Self>>,
+    links: RingLinks<Self>,
     is_linked: bool,
     _pinned: PhantomPinned,
+}
+
+#[derive(Debug)]
+enum Group {}
+
+// SAFETY: a field of the node.
+unsafe impl RingNode<Group> for Driver {
+    fn links(driver: NonNull<Self>) -> NonNull<RingLinks<Self>> {
+        // SAFETY: within the node, which is valid while it is in a group or enters one.
+        unsafe { NonNull::new_unchecked(&raw mut (*driver.as_ptr()).links) }
+    }
 }
 
 /// The place of a driver's node, in a future or on a stack.
@@ -59,8 +71,7 @@ impl DriverSlot {
     pub(crate) const fn new() -> Self {
         let driver = Driver {
             waker: None,
-            before: None,
-            after: None,
+            links: RingLinks::UNLINKED,
             is_linked: false,
             _pinned: PhantomPinned,
         };
@@ -114,8 +125,7 @@ const LOST_AFTER: Duration = Duration::from_millis(100);
 pub(crate) struct Drivers {
     /// The queue's own waker. It has precedence over tasks.
     attendant: Option<Waker>,
-    first: Option<NonNull<Driver>>,
-    last: Option<NonNull<Driver>>,
+    members: Ring<Driver, Group>,
     charge: Charge,
 }
 
@@ -131,8 +141,7 @@ pub(crate) enum Told {
 impl Drivers {
     pub(crate) const EMPTY: Self = Self {
         attendant: None,
-        first: None,
-        last: None,
+        members: Ring::EMPTY,
         charge: Charge::Open,
     };
 
@@ -177,15 +186,9 @@ impl Drivers {
         unsafe {
             let new = member.as_ptr();
             mem::swap(&mut (*new).waker, waker);
-            if (*new).is_linked {
-                return;
+            if !mem::replace(&mut (*new).is_linked, true) {
+                self.members.push_back(member);
             }
-            ((*new).is_linked, (*new).before, (*new).after) = (true, self.last, None);
-            match self.last {
-                Some(last) => (*last.as_ptr()).after = Some(member),
-                None => self.first = Some(member),
-            }
-            self.last = Some(member);
         }
     }
 
@@ -199,15 +202,7 @@ impl Drivers {
         unsafe {
             let old = member.as_ptr();
             if mem::replace(&mut (*old).is_linked, false) {
-                let (before, after) = ((*old).before.take(), (*old).after.take());
-                match before {
-                    Some(before) => (*before.as_ptr()).after = after,
-                    None => self.first = after,
-                }
-                match after {
-                    Some(after) => (*after.as_ptr()).before = before,
-                    None => self.last = before,
-                }
+                self.members.remove(member);
             }
             let was_in_charge = self.is_in_charge(member);
             if was_in_charge {
@@ -246,18 +241,12 @@ impl Drivers {
 
     /// Chooses `first`, or else the first one that has a waker, but not `but`.
     fn tell_one(&mut self, first: Member, but: Member) -> Option<Waker> {
-        let mut next = self.first;
-        let others = core::iter::from_fn(|| {
-            let member = next?;
-            // SAFETY: linked nodes are valid, and belong to the holder of the lock.
-            next = unsafe { (*member.as_ptr()).after };
-            Some(member)
-        });
         let mut members = first
             .into_iter()
-            .chain(others)
+            .chain(self.members.iter())
             .filter(|member| Some(*member) != but);
-        // SAFETY: the same; one that is in charge is linked.
+        // SAFETY: linked nodes are valid, and belong to the holder of the lock; one that is in
+        // charge is linked.
         let told = members.find_map(|member| unsafe {
             (*member.as_ptr()).waker.take().map(|waker| (member, waker))
         });

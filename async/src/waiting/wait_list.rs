@@ -1,15 +1,16 @@
 //! Waits, and the wait lists in which they stand: one for each key.
 //!
-//! A waiter lies in the future that waits, which is pinned, and is taken out before it goes. All
-//! its fields but `state` belong to the holder of the lock, while it is linked; once it is settled,
-//! which the last write to it says, they belong to the future.
+//! A waiter lies in the future that waits, which is pinned, and is taken out before it goes. Its
+//! key and its request do not change while it is linked. What does change belongs to the holder of
+//! the lock while it is linked, who reaches it by [`WaitLists::get`]. Once it is settled, which the
+//! last write to it says, it belongs to the future, which reaches it by [`Waiter::own`].
 //!
 //! ```text
 //!   Idle --enter--> Waiting --settle--> Granted, Evicted, Exceeds, Late, Closed, Cancelled
 //! ```
 //!
-//! The waits of one key are a ring in the order in which they are served: after the head comes the
-//! next one, before it the last one. The heads of a [`Shard`] are a list. So all that happens to a
+//! The waits of one key are a [ring](crate::waiting::ring) in the order in which they are served,
+//! and so are the heads of a [`Shard`]. So all that happens to a
 //! list is done in a few steps, and only to find a key's head takes a walk over the heads of its
 //! shard.
 #![allow(unsafe_code)]
@@ -25,6 +26,8 @@ use portcullis_core::{Receipt, Timestamp};
 use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::cell;
+use crate::waiting::ring::{Ring, RingLinks, RingNode};
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
 
 /// Where a wait is.
@@ -133,37 +136,45 @@ impl Line {
 }
 
 /// One wait.
-#[derive(Debug)]
 pub(crate) struct Waiter<K> {
     state: AtomicU8,
     pub(crate) key: K,
     pub(crate) request: Request,
-    /// Whose turn is before and after: in a ring.
-    before: Option<NonNull<Self>>,
-    after: Option<NonNull<Self>>,
-    pub(crate) is_head: bool,
+    timer: UnsafeCell<HeapLinks<Self>>,
+    /// Behind the lock while it is linked.
+    locked: cell::UnsafeCell<Locked<K>>,
+    _pinned: PhantomPinned,
+}
+
+/// What belongs to the holder of the lock while a waiter is linked, and to its future before and
+/// after.
+pub(crate) struct Locked<K> {
+    /// Whose turn is before and after.
+    turn: RingLinks<Waiter<K>>,
     /// There while it is a head.
-    lead: MaybeUninit<Lead<K>>,
-    timer: HeapLinks<Self>,
+    lead: Option<Lead<K>>,
     waker: Option<Waker>,
     /// When it came, and when it was settled.
     pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
     /// What it was granted.
     pub(crate) grant: Option<(u32, Receipt)>,
-    _pinned: PhantomPinned,
 }
 
-/// Who comes before and after.
-type Neighbours<K> = (Option<NonNull<Waiter<K>>>, Option<NonNull<Waiter<K>>>);
-
 /// What only a head has.
-#[derive(Debug)]
-pub(crate) struct Lead<K> {
+struct Lead<K> {
     line: Line,
-    pub(crate) next_try: NextTry,
+    next_try: NextTry,
     /// Its neighbours in the shard.
-    heads: Neighbours<K>,
+    heads: RingLinks<Waiter<K>>,
+}
+
+impl<K> Lead<K> {
+    const EMPTY: Self = Self {
+        line: Line::EMPTY,
+        next_try: NextTry::ON_RELEASE,
+        heads: RingLinks::UNLINKED,
+    };
 }
 
 /// What a timer is for. At one instant in this order: a head may be granted, or make way for those
@@ -185,7 +196,29 @@ unsafe impl<K> HeapNode for Waiter<K> {
     #[inline(always)]
     fn links(waiter: NonNull<Self>) -> NonNull<HeapLinks<Self>> {
         // SAFETY: within the waiter, which is valid while it is in a heap or enters one.
-        unsafe { NonNull::new_unchecked(&raw mut (*waiter.as_ptr()).timer) }
+        unsafe { NonNull::new_unchecked((*waiter.as_ptr()).timer.get()) }
+    }
+}
+
+/// The ring of all who wait for a key, and that of the heads in a shard.
+enum Turns {}
+enum Heads {}
+
+// SAFETY: a field of the waiter.
+unsafe impl<K> RingNode<Turns> for Waiter<K> {
+    #[inline(always)]
+    fn links(waiter: NonNull<Self>) -> NonNull<RingLinks<Self>> {
+        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        unsafe { NonNull::from(&mut Self::locked(waiter).turn) }
+    }
+}
+
+// SAFETY: a field of the waiter, there while it is a head.
+unsafe impl<K> RingNode<Heads> for Waiter<K> {
+    #[inline(always)]
+    fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {
+        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        unsafe { NonNull::from(&mut Self::lead(head).heads) }
     }
 }
 
@@ -216,41 +249,65 @@ impl<K> Waiter<K> {
         unsafe {
             (&raw mut (*waiter).state).write(AtomicU8::new(State::Idle as u8));
             (&raw mut (*waiter).key).write(key);
-            (&raw mut (*waiter).before).write(None);
-            (&raw mut (*waiter).after).write(None);
-            (&raw mut (*waiter).is_head).write(false);
-            (&raw mut (*waiter).timer).write(HeapLinks::UNLINKED);
-            (&raw mut (*waiter).waker).write(Some(waker));
-            (&raw mut (*waiter).since).write(Timestamp::ZERO);
-            (&raw mut (*waiter).until).write(Timestamp::ZERO);
-            (&raw mut (*waiter).grant).write(None);
+            (&raw mut (*waiter).timer).write(UnsafeCell::new(HeapLinks::UNLINKED));
+            (&raw mut (*waiter).locked).write(cell::UnsafeCell::new(Locked {
+                turn: RingLinks::UNLINKED,
+                lead: None,
+                waker: Some(waker),
+                since: Timestamp::ZERO,
+                until: Timestamp::ZERO,
+                grant: None,
+            }));
         }
+    }
+
+    /// What is locked while the waiter is linked.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled, this part of it is the caller's, and no other reference to that is in
+    /// use.
+    #[inline(always)]
+    unsafe fn locked<'w>(waiter: NonNull<Self>) -> &'w mut Locked<K> {
+        // SAFETY: as the caller says.
+        unsafe { (*waiter.as_ptr()).locked.with_mut(|locked| &mut *locked) }
     }
 
     /// What a head has.
     ///
     /// # Safety
     ///
-    /// The waiter is valid. What is read there has been written since it became a head.
+    /// As of `locked`; and the waiter is a head.
     #[inline(always)]
-    pub(crate) const unsafe fn lead(waiter: NonNull<Self>) -> *mut Lead<K> {
-        // SAFETY: within the waiter; no reference to it is made.
-        unsafe { (&raw mut (*waiter.as_ptr()).lead).cast() }
+    unsafe fn lead<'w>(head: NonNull<Self>) -> &'w mut Lead<K> {
+        // SAFETY: as the caller says.
+        unsafe { Self::locked(head).lead.as_mut().unwrap_unchecked() }
     }
 
-    /// When the limiter of a head is to be asked again; `None` of another waiter.
+    /// What is locked, of a waiter that is in no list.
     ///
     /// # Safety
     ///
-    /// The waiter is in a list, and that is ours.
+    /// The waiter is idle or settled, and so the caller's. No other reference that this has
+    /// returned is in use.
     #[inline(always)]
-    pub(crate) unsafe fn next_try(waiter: NonNull<Self>) -> Option<NextTry> {
-        // SAFETY: as the caller says; and the lead of a head is there.
-        unsafe {
-            (*waiter.as_ptr())
-                .is_head
-                .then(|| (*Self::lead(waiter)).next_try)
-        }
+    pub(crate) unsafe fn own<'w>(waiter: NonNull<Self>) -> &'w mut Locked<K> {
+        // SAFETY: as the caller says.
+        unsafe { Self::locked(waiter) }
+    }
+
+    /// Its key, and what it asks for.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled.
+    #[inline(always)]
+    pub(crate) const unsafe fn asks(waiter: NonNull<Self>) -> (K, Request)
+    where
+        K: Copy,
+    {
+        // SAFETY: as the caller says; neither changes before it is filled anew.
+        unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) }
     }
 
     /// Where a waiter is. Settled, all that whoever settled it did comes before.
@@ -278,23 +335,11 @@ impl<K> Waiter<K> {
         // SAFETY: valid, as the caller says; and, settled, the caller's.
         unsafe {
             if Self::state(waiter) == State::Granted {
-                (*waiter.as_ptr()).grant.take()
+                Self::own(waiter).grant.take()
             } else {
                 None
             }
         }
-    }
-
-    /// Says what has become of a waiter, to the future that has it from now on.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is in no list any more, and has been since it waited. Afterwards it may be gone
-    /// at any moment.
-    pub(crate) unsafe fn settle(waiter: NonNull<Self>, outcome: State) {
-        // SAFETY: as the caller says. Release: pairs with `state`; nothing of the waiter is touched
-        // after it.
-        unsafe { (*waiter.as_ptr()).state.store(outcome as u8, Release) };
     }
 
     /// A waiter that has its waker, and has not been to the lists. If it does not enter one, its
@@ -309,19 +354,35 @@ impl<K> Waiter<K> {
         // no other code refers to it.
         Finally(move || unsafe {
             if Self::state(waiter) == State::Idle {
-                drop(Self::rewake(waiter, None));
+                drop(Self::own(waiter).rewake(None));
             }
         })
     }
+}
 
-    /// Has a waiter woken by another waker, or by none, and returns the one before.
-    ///
-    /// # Safety
-    ///
-    /// The waiter is in a list, and that is ours; or it is in none, and ours.
-    pub(crate) unsafe fn rewake(waiter: NonNull<Self>, waker: Option<Waker>) -> Option<Waker> {
-        // SAFETY: as the caller says.
-        unsafe { core::mem::replace(&mut (*waiter.as_ptr()).waker, waker) }
+impl<K> Locked<K> {
+    /// When the limiter of a head is to be asked again; `None` of another waiter.
+    #[inline(always)]
+    pub(crate) fn next_try(&self) -> Option<NextTry> {
+        self.lead.as_ref().map(|lead| lead.next_try)
+    }
+
+    /// Notes when the limiter is to be asked again, if it is a head.
+    #[inline(always)]
+    pub(crate) const fn set_next_try(&mut self, next_try: NextTry) {
+        if let Some(lead) = &mut self.lead {
+            lead.next_try = next_try;
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_head(&self) -> bool {
+        self.lead.is_some()
+    }
+
+    /// Has it woken by another waker, or by none, and returns the one before.
+    pub(crate) const fn rewake(&mut self, waker: Option<Waker>) -> Option<Waker> {
+        core::mem::replace(&mut self.waker, waker)
     }
 }
 
@@ -388,12 +449,8 @@ pub(crate) type Removed<K> = (Option<Waker>, Option<NonNull<Waiter<K>>>);
 /// Wait lists that share a shard, one for each key.
 #[derive(Debug)]
 pub struct Shard<K> {
-    first: Option<NonNull<Waiter<K>>>,
+    heads: Ring<Waiter<K>, Heads>,
 }
-
-// SAFETY: waiters are handed from thread to thread with the wait lists, under their lock; wakers
-// can be sent.
-unsafe impl<K: Send> Send for Shard<K> {}
 
 /// All shards of a queue: an array of them.
 pub trait Shards<K>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
@@ -413,43 +470,103 @@ pub(crate) enum End {
     Tail,
 }
 
+/// All wait lists of a queue, which stand behind its lock: whoever has a reference to them holds
+/// that. They are the one way to what is locked of the waiters in them.
+pub(crate) struct WaitLists<K, H> {
+    pub(crate) shards: H,
+    /// The waits for all permits to come back.
+    pub(crate) drainers: Shard<K>,
+}
+
+impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
+    pub(crate) const EMPTY: Self = Self {
+        shards: H::EMPTY,
+        drainers: Shard::new(),
+    };
+
+    /// What is locked of a waiter.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in one of these lists, or has been taken out of one and is not settled.
+    #[inline(always)]
+    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    pub(crate) unsafe fn get(&mut self, waiter: NonNull<Waiter<K>>) -> &mut Locked<K> {
+        // SAFETY: as the caller says; and the lists are borrowed for as long.
+        unsafe { Waiter::locked(waiter) }
+    }
+
+    /// Says what has become of a waiter, to the future that has it from now on.
+    ///
+    /// # Safety
+    ///
+    /// The waiter has been taken out of one of these lists. Afterwards it may be gone at any moment.
+    #[inline(always)]
+    pub(crate) unsafe fn settle(
+        &mut self,
+        waiter: NonNull<Waiter<K>>,
+        outcome: State,
+        grant: Option<(u32, Receipt)>,
+        until: Option<Timestamp>,
+    ) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let locked = self.get(waiter);
+            locked.grant = grant;
+            if let Some(until) = until {
+                locked.until = until;
+            }
+            // Release: pairs with `state`; nothing of the waiter is touched after it.
+            (*waiter.as_ptr()).state.store(outcome as u8, Release);
+        }
+    }
+}
+
 impl<K: Copy + PartialEq> Shard<K> {
     pub(crate) const fn new() -> Self {
-        Self { first: None }
+        Self { heads: Ring::EMPTY }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.heads.is_empty()
     }
 
-    /// The heads of its wait lists.
-    pub(crate) fn heads(&self) -> Heads<K> {
-        Heads { next: self.first }
+    /// The heads of its wait lists. The one that was returned last may be taken out meanwhile, with
+    /// all of its list.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = NonNull<Waiter<K>>> + use<K> {
+        self.heads.iter()
     }
 
     /// The head of a key's list.
     pub(crate) fn head(&self, key: K) -> Option<NonNull<Waiter<K>>> {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: linked waiters are valid.
         self.heads()
-            .find(|head| unsafe { (*head.as_ptr()).key == key })
+            .find(|head| unsafe { Waiter::asks(*head).0 == key })
+    }
+
+    /// What a head knows of its list.
+    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    #[inline(always)]
+    fn line(&self, head: Option<NonNull<Waiter<K>>>) -> Line {
+        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        head.map_or(Line::EMPTY, |head| unsafe { Waiter::lead(head).line })
     }
 
     /// The permits that the list of `head` waits for.
-    pub(crate) fn permits(head: Option<NonNull<Waiter<K>>>) -> u64 {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        head.map_or(0, |head| unsafe { (*Waiter::lead(head)).line.permits })
+    pub(crate) fn permits(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
+        self.line(head).permits
     }
 
     /// The room that the list of `head` takes.
-    pub(crate) fn room(head: Option<NonNull<Waiter<K>>>) -> u64 {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        head.map_or(0, |head| unsafe { (*Waiter::lead(head)).line.room() })
+    #[inline(always)]
+    pub(crate) fn room(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
+        self.line(head).room()
     }
 
     /// The last one of the list of `head`, which may be the head.
-    pub(crate) fn last(head: NonNull<Waiter<K>>) -> NonNull<Waiter<K>> {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        unsafe { (*head.as_ptr()).before }.unwrap_or(head)
+    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    pub(crate) fn last(&self, head: NonNull<Waiter<K>>) -> NonNull<Waiter<K>> {
+        turns(Some(head)).last().unwrap_or(head)
     }
 
     /// Puts a waiter into the list of its key, of which `head` is the head.
@@ -465,67 +582,43 @@ impl<K: Copy + PartialEq> Shard<K> {
         head: Option<NonNull<Waiter<K>>>,
         end: End,
     ) {
-        let new = waiter.as_ptr();
         // SAFETY: it is ours alone, by the caller; its neighbours are linked.
         unsafe {
-            let (last, next) = match head {
-                Some(head) => (Self::last(head), head),
-                None => (waiter, waiter),
-            };
-            (*new).before = Some(last);
-            (*new).after = Some(next);
-            (*last.as_ptr()).after = Some(waiter);
-            (*next.as_ptr()).before = Some(waiter);
-            let request = (*new).request;
-            match head {
-                Some(head) if end == End::Tail => (*Waiter::lead(head)).line.add(request),
+            turns(head).push_back(waiter);
+            let head = match head {
+                Some(head) if end == End::Tail => head,
                 Some(head) => {
-                    self.replace_head(head, Some(waiter));
-                    (*Waiter::lead(waiter)).line.add(request);
+                    self.replace_head(head, waiter);
+                    waiter
                 }
                 None => {
-                    (*new).is_head = true;
-                    let mut line = Line::EMPTY;
-                    line.add(request);
-                    Waiter::lead(waiter).write(Lead {
-                        line,
-                        next_try: NextTry::ON_RELEASE,
-                        heads: (None, self.first),
-                    });
-                    if let Some(first) = self.first {
-                        (*Waiter::lead(first)).heads.0 = Some(waiter);
-                    }
-                    self.first = Some(waiter);
+                    Waiter::locked(waiter).lead = Some(Lead::EMPTY);
+                    self.heads.push_front(waiter);
+                    waiter
                 }
-            }
-            (*new).state.store(State::Waiting as u8, Relaxed);
+            };
+            Waiter::lead(head).line.add(Waiter::asks(waiter).1);
+            (*waiter.as_ptr())
+                .state
+                .store(State::Waiting as u8, Relaxed);
         }
     }
 
-    /// Puts `waiter` in a head's place, or nothing.
-    fn replace_head(&mut self, head: NonNull<Waiter<K>>, waiter: Option<NonNull<Waiter<K>>>) {
+    /// Makes `waiter` the head of a list in the place of `head`.
+    ///
+    /// # Safety
+    ///
+    /// Both are in that list.
+    unsafe fn replace_head(&mut self, head: NonNull<Waiter<K>>, waiter: NonNull<Waiter<K>>) {
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
         unsafe {
-            let old = head.as_ptr();
-            let Lead { line, heads, .. } = Waiter::lead(head).read();
-            let (before, after) = heads;
-            (*old).is_head = false;
-            if let Some(waiter) = waiter {
-                let new = waiter.as_ptr();
-                (*new).is_head = true;
-                Waiter::lead(waiter).write(Lead {
-                    line,
-                    next_try: NextTry::ON_RELEASE,
-                    heads,
-                });
-            }
-            match before {
-                Some(before) => (*Waiter::lead(before)).heads.1 = waiter.or(after),
-                None => self.first = waiter.or(after),
-            }
-            if let Some(after) = after {
-                (*Waiter::lead(after)).heads.0 = waiter.or(before);
-            }
+            let Lead { line, .. } = *Waiter::lead(head);
+            Waiter::locked(waiter).lead = Some(Lead {
+                line,
+                ..Lead::EMPTY
+            });
+            self.heads.replace(head, waiter);
+            Waiter::locked(head).lead = None;
         }
     }
 
@@ -542,40 +635,23 @@ impl<K: Copy + PartialEq> Shard<K> {
         waiter: NonNull<Waiter<K>>,
         head: NonNull<Waiter<K>>,
     ) -> Removed<K> {
-        let old = waiter.as_ptr();
         // SAFETY: linked waiters are valid, and belong to the holder of the lock.
         unsafe {
-            let request = (*old).request;
-            (*Waiter::lead(head)).line.subtract(request);
-            let next = (*old).after.filter(|next| *next != waiter);
-            if let (Some(before), Some(after)) = ((*old).before, (*old).after) {
-                (*before.as_ptr()).after = Some(after);
-                (*after.as_ptr()).before = Some(before);
-            }
-            let was_head = (*old).is_head;
-            if was_head {
+            Waiter::lead(head).line.subtract(Waiter::asks(waiter).1);
+            let next = turns(Some(head)).remove(waiter).filter(|_| waiter == head);
+            if let Some(next) = next {
                 self.replace_head(waiter, next);
+            } else if waiter == head {
+                self.heads.remove(waiter);
+                Waiter::locked(waiter).lead = None;
             }
-            // The waker moves out here. No code reads the waker of a removed waiter.
-            let waker = (&raw const (*old).waker).read();
-            (waker, next.filter(|_| was_head))
+            (Waiter::locked(waiter).waker.take(), next)
         }
     }
 }
 
-/// The heads of a shard: from [`Shard::heads`]. The one that was returned last may be taken out
-/// meanwhile, with all of its list.
-pub(crate) struct Heads<K> {
-    next: Option<NonNull<Waiter<K>>>,
-}
-
-impl<K> Iterator for Heads<K> {
-    type Item = NonNull<Waiter<K>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let head = self.next?;
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
-        self.next = unsafe { (*Waiter::lead(head)).heads.1 };
-        Some(head)
-    }
+/// The list of a head.
+#[inline(always)]
+const fn turns<K>(head: Option<NonNull<Waiter<K>>>) -> Ring<Waiter<K>, Turns> {
+    Ring::from(head)
 }

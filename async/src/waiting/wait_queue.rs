@@ -66,7 +66,7 @@ use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::waiting::timer_heap::TimerHeap;
-use crate::waiting::wait_list::{Event, Request, Shard, Shards, State, Waiter};
+use crate::waiting::wait_list::{Event, Request, Shard, Shards, State, WaitLists, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 /// Limiters, and the requests that wait for their permits.
@@ -98,9 +98,7 @@ impl<Q: QueueTypes> fmt::Debug for WaitQueue<Q> {
 
 /// What the lock guards.
 struct Lists<S: LimiterSource> {
-    shards: S::Shards,
-    /// The waits for all permits to come back.
-    drainers: Shard<S::Key>,
+    waits: WaitLists<S::Key, S::Shards>,
     timers: TimerHeap<Waiter<S::Key>>,
     counts: QueueCounts,
     /// The bits that the gate is to have: one for each shard in which a request waits, and
@@ -216,8 +214,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
 
 impl<S: LimiterSource> Lists<S> {
     const NEW: Self = Self {
-        shards: S::Shards::EMPTY,
-        drainers: Shard::new(),
+        waits: WaitLists::EMPTY,
         timers: TimerHeap::new(),
         counts: QueueCounts {
             waiters: 0,
@@ -240,13 +237,25 @@ impl<S: LimiterSource> Lists<S> {
     /// The wait lists of a key's shard.
     #[inline(always)]
     fn shard(&mut self, key: S::Key) -> &mut Shard<S::Key> {
-        &mut self.shards.as_mut()[S::shard(key)]
+        &mut self.waits.shards.as_mut()[S::shard(key)]
     }
 
     /// The head of a key's list.
     #[inline(always)]
     fn head(&self, key: S::Key) -> Option<NonNull<Waiter<S::Key>>> {
-        self.shards.as_ref()[S::shard(key)].head(key)
+        self.waits.shards.as_ref()[S::shard(key)].head(key)
+    }
+
+    /// The permits that a key's list waits for.
+    fn permits(&self, key: S::Key) -> u64 {
+        let shard = &self.waits.shards.as_ref()[S::shard(key)];
+        shard.permits(shard.head(key))
+    }
+
+    /// The room that a key's list takes.
+    fn room(&self, key: S::Key) -> u64 {
+        let shard = &self.waits.shards.as_ref()[S::shard(key)];
+        shard.room(shard.head(key))
     }
 
     /// The head of the list that a waiter is in.
@@ -254,13 +263,13 @@ impl<S: LimiterSource> Lists<S> {
     /// # Safety
     ///
     /// The waiter is in a list.
-    unsafe fn head_of(&self, waiter: NonNull<Waiter<S::Key>>) -> NonNull<Waiter<S::Key>> {
+    unsafe fn head_of(&mut self, waiter: NonNull<Waiter<S::Key>>) -> NonNull<Waiter<S::Key>> {
         // SAFETY: as the caller says.
         unsafe {
-            if (*waiter.as_ptr()).is_head {
+            if self.waits.get(waiter).is_head() {
                 waiter
             } else {
-                self.head((*waiter.as_ptr()).key).unwrap_or(waiter)
+                self.head(Waiter::asks(waiter).0).unwrap_or(waiter)
             }
         }
     }
@@ -274,8 +283,8 @@ impl<S: LimiterSource> Lists<S> {
     unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>) {
         // SAFETY: as the caller says.
         unsafe {
-            let Request { deadline, .. } = (*waiter.as_ptr()).request;
-            let next_try = Waiter::next_try(waiter);
+            let (_, Request { deadline, .. }) = Waiter::asks(waiter);
+            let next_try = self.waits.get(waiter).next_try();
             let asked = next_try.filter(|try_| try_.at <= deadline && try_.at < Timestamp::MAX);
             let due = asked.map_or(deadline, |try_| try_.at);
             let what = match (asked, next_try) {
@@ -585,7 +594,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     fn hand_to_head(&self, lists: &mut Lists<Q::Source>, key: Key<Q>, n: u32) -> Option<Handed> {
         let head = lists.head(key)?;
         // SAFETY: linked, and we hold the lock.
-        let Request { min, max, .. } = unsafe { (*head.as_ptr()).request };
+        let (_, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
         if min != n || max != n || lists.closed || !lists.timers.is_empty() {
             return None;
         }
@@ -597,14 +606,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let now = Q::Hook::TIMES.then(|| self.clock.now());
         lists.counts.granted = lists.counts.granted.wrapping_add(1);
         let (waker, next) = self.remove_from(lists, head, head);
-        // SAFETY: it was linked, and is ours until it is settled.
-        unsafe {
-            (*head.as_ptr()).grant = Some((n, Receipt::NONE));
-            if let Some(now) = now {
-                (*head.as_ptr()).until = now;
-            }
-            Waiter::settle(head, State::Granted);
-        }
+        let grant = Some((n, Receipt::NONE));
+        // SAFETY: it has been taken out.
+        unsafe { lists.waits.settle(head, State::Granted, grant, now) };
         let goes_on = others_are_free && next.is_some();
         Some(Handed { waker, goes_on })
     }

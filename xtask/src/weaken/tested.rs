@@ -352,8 +352,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn enter(",
-        text: "(*waiter.as_ptr()).since = self.clock.now();",
-        by: "let waker = Waiter::rewake(waiter, None);\n                (*waiter.as_ptr()).since = self.clock.now();\n                Waiter::rewake(waiter, waker);",
+        text: "Waiter::own(waiter).since = self.clock.now();",
+        by: "let waker = Waiter::own(waiter).rewake(None);\n                Waiter::own(waiter).since = self.clock.now();\n                Waiter::own(waiter).rewake(waker);",
         test: (
             "given_back",
             "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics",

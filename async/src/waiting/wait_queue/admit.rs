@@ -15,7 +15,7 @@ use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{End, NextTry, Request, Shard, State, Waiter};
+use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -36,7 +36,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Step<'_, Q> {
         // SAFETY: the waiter is ours, as the caller says.
-        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
+        let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request {
             min, max, deadline, ..
         } = request;
@@ -53,7 +53,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             && min <= 1
             && deadline == Timestamp::MAX
             && lists.counts.waiters < max_waiters
-            && Shard::room(head) + request.room() <= max_permits;
+            && lists.shard(key).room(head) + request.room() <= max_permits;
         if is_plain && head.is_some() {
             // SAFETY: the waiter is ours, as the caller says.
             unsafe { self.enter(lists, waiter, head) };
@@ -159,7 +159,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             is_refused,
         } = asked;
         // SAFETY: the waiter is ours, as the caller says.
-        let (key, request) = unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) };
+        let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request { min, deadline, .. } = request;
         let limiter = self.source.at(key);
         if u64::from(min) > limiter.capacity() {
@@ -188,7 +188,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             ..
         } = self.options;
         let fits = |lists: &Lists<Q::Source>| {
-            let line = Shard::room(lists.head(key));
+            let line = lists.room(key);
             lists.counts.waiters < max_waiters && line + request.room() <= max_permits
         };
         let could_fit = max_waiters > 0 && request.room() <= max_permits;
@@ -200,16 +200,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return Step::Again;
             }
             lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
-            self.settle(lists, batch, Shard::last(head), State::Evicted, None, now);
+            let last = lists.shard(key).last(head);
+            self.settle(lists, batch, last, State::Evicted, None, now);
         }
         if could_fit && fits(lists) {
             let head = lists.head(key);
             // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
             unsafe {
                 self.enter(lists, waiter, head);
-                if (*waiter.as_ptr()).is_head {
-                    (*Waiter::lead(waiter)).next_try = next_try;
-                }
+                lists.waits.get(waiter).set_next_try(next_try);
                 lists.schedule(waiter);
                 if let Some(head) = head {
                     lists.schedule(head);
@@ -246,7 +245,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// The permits that wait before a new request.
     pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
         match self.options.order {
-            Order::OldestFirst => Shard::permits(lists.head(key)),
+            Order::OldestFirst => lists.permits(key),
             Order::NewestFirst => 0,
         }
     }
@@ -266,15 +265,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) {
         // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
         unsafe {
-            let Waiter { key, request, .. } = &*waiter.as_ptr();
-            let (key, min) = (*key, request.min);
+            let (key, Request { min, .. }) = Waiter::asks(waiter);
             let end = if self.options.order == Order::OldestFirst {
                 End::Tail
             } else {
                 End::Head
             };
             if Q::Hook::TIMES {
-                (*waiter.as_ptr()).since = self.clock.now();
+                Waiter::own(waiter).since = self.clock.now();
             }
             lists.shard(key).enter(waiter, head, end);
             if head.is_none() {

@@ -40,7 +40,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists.now = now;
         if lists.closed {
             for shard in 0..Self::SHARDS {
-                while let Some(head) = lists.shards.as_ref()[shard].heads().next() {
+                while let Some(head) = lists.waits.shards.as_ref()[shard].heads().next() {
                     if batch.is_full() {
                         pending.bits |= 1;
                         return;
@@ -61,6 +61,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         while pending.bits != 0 {
             let heads = lists
+                .waits
                 .shards
                 .as_ref()
                 .get(pending.bits.trailing_zeros() as usize)
@@ -77,8 +78,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             pending.bits |= 1;
             return;
         }
-        if !lists.drainers.is_empty() && self.is_drained() {
-            while let Some(head) = lists.drainers.heads().next() {
+        if !lists.waits.drainers.is_empty() && self.is_drained() {
+            while let Some(head) = lists.waits.drainers.heads().next() {
                 if batch.is_full() {
                     pending.bits |= 1;
                     return;
@@ -104,7 +105,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return false;
             }
             // SAFETY: in the heap, and so in a wait list, and we hold the lock.
-            let next_try = unsafe { Waiter::next_try(waiter) };
+            let next_try = unsafe { lists.waits.get(waiter).next_try() };
             let as_of = due.max(self.earliest_as_of(now));
             if let Some(next_try) = next_try
                 && next_try.at == due
@@ -150,8 +151,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mut at: Timestamp,
         now: Timestamp,
     ) {
-        // SAFETY: linked, and we hold the lock.
-        let key = unsafe { (*head.as_ptr()).key };
+        // SAFETY: linked.
+        let (key, _) = unsafe { Waiter::asks(head) };
         let limiter = self.source.at(key);
         let mut unserved = RetryOnUnwind {
             pending: &self.pending,
@@ -163,7 +164,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         loop {
             let (lists, head) = (&mut *unserved.lists, unserved.head);
             // SAFETY: the same.
-            let Request { deadline, .. } = unsafe { (*head.as_ptr()).request };
+            let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
             let taken = if batch.is_full() || deadline < at {
                 None
             } else {
@@ -190,7 +191,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     }
                     // SAFETY: the same.
                     unsafe {
-                        (*Waiter::lead(head)).next_try = next_try;
+                        lists.waits.get(head).set_next_try(next_try);
                         lists.schedule(head);
                     }
                     break;
@@ -211,24 +212,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         head: NonNull<Waiter<Key<Q>>>,
         at: Timestamp,
     ) -> Result<Grant, Denied> {
-        // SAFETY: linked, and we hold the lock.
-        let Waiter {
-            key,
-            request: Request { min, max, .. },
-            ..
-        } = unsafe { &*head.as_ptr() };
-        let limiter = self.source.at(*key);
+        // SAFETY: linked.
+        let (key, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
+        let limiter = self.source.at(key);
         if !Q::Source::NOTES {
             return take(
-                *min,
-                *max,
+                min,
+                max,
                 || limiter.available_at(at),
                 |n| limiter.take_at(at, n),
             );
         }
         let mut notes = Receipts::NONE;
-        let noted = |n| self.source.take_noted(*key, at, n, &mut notes);
-        let grant = take(*min, *max, || limiter.available_at(at), noted)?;
+        let noted = |n| self.source.take_noted(key, at, n, &mut notes);
+        let grant = take(min, max, || limiter.available_at(at), noted)?;
         if grant.0 > 0 {
             lists.noted = (head.addr().get(), notes);
         }
@@ -282,12 +279,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Option<NonNull<Waiter<Key<Q>>>> {
         let (waker, next) = self.remove(lists, waiter);
         batch.push(waker);
-        // SAFETY: it was linked, and is ours until it is settled.
-        unsafe {
-            (*waiter.as_ptr()).grant = grant;
-            (*waiter.as_ptr()).until = now;
-            Waiter::settle(waiter, outcome);
-        }
+        // SAFETY: it has been taken out.
+        unsafe { lists.waits.settle(waiter, outcome, grant, Some(now)) };
         next
     }
 
@@ -313,8 +306,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Removed<Key<Q>> {
         // SAFETY: linked, and we hold the lock.
         unsafe {
-            let Waiter { key, request, .. } = &*waiter.as_ptr();
-            let (key, request) = (*key, *request);
+            let (key, request) = Waiter::asks(waiter);
             lists.timers.set(waiter, None);
             lists.counts.waiters -= 1;
             if lists.counts.waiters == 0 {
@@ -346,11 +338,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         now: Timestamp,
     ) {
         batch.push(Self::remove_drainer(lists, waiter));
-        // SAFETY: it was linked, and is ours until it is settled.
-        unsafe {
-            (*waiter.as_ptr()).until = now;
-            Waiter::settle(waiter, State::Granted);
-        }
+        // SAFETY: it has been taken out.
+        unsafe { lists.waits.settle(waiter, State::Granted, None, Some(now)) };
     }
 
     pub(super) fn remove_drainer(
@@ -359,10 +348,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Option<Waker> {
         // SAFETY: linked, and we hold the lock.
         let waker = unsafe {
-            let head = lists.drainers.heads().next().unwrap_or(waiter);
-            lists.drainers.remove(waiter, head).0
+            let head = lists.waits.drainers.heads().next().unwrap_or(waiter);
+            lists.waits.drainers.remove(waiter, head).0
         };
-        if lists.drainers.is_empty() {
+        if lists.waits.drainers.is_empty() {
             lists.occupied &= !DRAINED;
         }
         waker
@@ -391,10 +380,10 @@ impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
         self.pending.add(self.bit);
         // SAFETY: linked, and we hold the lock.
         unsafe {
-            (*Waiter::lead(self.head)).next_try = NextTry {
+            self.lists.waits.get(self.head).set_next_try(NextTry {
                 at: self.now.saturating_add(AFTER_PANIC),
                 exact: false,
-            };
+            });
             self.lists.schedule(self.head);
         }
     }

@@ -18,7 +18,7 @@ use crate::queues::options::Order;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{End, Request, State, Waiter};
+use crate::waiting::wait_list::{End, Locked, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -88,12 +88,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: valid, as the caller says.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
-            let waits = self.with_lists(|_| {
+            let waits = self.with_lists(|lists| {
                 // SAFETY: waiting, and so in a list, now that we hold the lock.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
                     if waits {
-                        waker = Waiter::rewake(waiter, waker.take());
+                        waker = lists.waits.get(waiter).rewake(waker.take());
                     }
                     waits
                 }
@@ -104,22 +104,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
         }
         // SAFETY: settled, and so ours.
-        let (
-            state,
-            Waiter {
-                key,
-                request,
-                grant,
-                ..
-            },
-        ) = unsafe { (Waiter::state(waiter), &mut *waiter.as_ptr()) };
-        let (permits, limiter) = (request.min, self.source.at(*key));
+        let (state, (key, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
+        let (permits, limiter) = (request.min, self.source.at(key));
         let retry = || {
-            let ahead = self.with_lists(|lists| self.ahead(lists, *key));
+            let ahead = self.with_lists(|lists| self.ahead(lists, key));
             earliest(&limiter, self.clock.now(), ahead, permits)
         };
         Some(match state {
-            State::Granted => Ok(grant.take().unwrap_or((0, Receipt::NONE))),
+            State::Granted => {
+                // SAFETY: the same.
+                let grant = unsafe { Waiter::own(waiter).grant.take() };
+                Ok(grant.unwrap_or((0, Receipt::NONE)))
+            }
             State::Evicted => Err(Rejected::Evicted {
                 permits,
                 retry: retry(),
@@ -140,15 +136,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
     pub(crate) unsafe fn left(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: as the caller says.
-        let (
-            state,
-            Waiter {
-                request,
-                since,
-                until,
-                ..
-            },
-        ) = unsafe { (Waiter::state(waiter), &*waiter.as_ptr()) };
+        let (state, (_, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let outcome = match state {
             State::Idle | State::Waiting => return,
             State::Granted => Outcome::Granted,
@@ -158,6 +146,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             State::Closed => Outcome::Closed,
             State::Cancelled => Outcome::Cancelled,
         };
+        // SAFETY: settled, and so ours.
+        let Locked { since, until, .. } = unsafe { Waiter::own(waiter) };
         self.hook.left(&Waited {
             permits: request.min,
             time: until.saturating_since(*since),
@@ -189,9 +179,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if self.is_drained() {
                 return false;
             }
-            let head = lists.drainers.heads().next();
+            let drainers = &mut lists.waits.drainers;
+            let head = drainers.heads().next();
             // SAFETY: as the caller says.
-            unsafe { lists.drainers.enter(waiter, head, End::Tail) };
+            unsafe { drainers.enter(waiter, head, End::Tail) };
             lists.occupied |= DRAINED;
             true
         })
@@ -233,14 +224,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
                 let (waker, next) = self.remove(lists, waiter);
-                if Q::Hook::TIMES {
-                    (*waiter.as_ptr()).until = (*waiter.as_ptr()).since;
-                }
-                Waiter::settle(waiter, State::Cancelled);
                 if next.is_some() {
                     // Requests behind it may fit where it did not.
-                    self.pending.add(Self::bit((*waiter.as_ptr()).key));
+                    self.pending.add(Self::bit(Waiter::asks(waiter).0));
                 }
+                let until = Q::Hook::TIMES.then_some(lists.waits.get(waiter).since);
+                lists.waits.settle(waiter, State::Cancelled, None, until);
                 self.leave_lists(lists, || batch.insert(WakeBatch::new()));
                 Some(waker)
             }
@@ -255,7 +244,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: no longer in a list, and so ours.
         unsafe {
             if Q::Hook::TIMES {
-                (*waiter.as_ptr()).until = self.clock.now();
+                Waiter::own(waiter).until = self.clock.now();
             }
             self.left(waiter);
         }
@@ -272,15 +261,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // Also if a waker or the hook panics.
         let _unclaimed = Finally(|| {
             // SAFETY: no longer in a list, and so ours.
-            let Waiter {
-                key, grant, until, ..
-            } = unsafe { &mut *waiter.as_ptr() };
-            if let Some(grant) = grant.take() {
+            let (own, (key, _)) = unsafe { (Waiter::own(waiter), Waiter::asks(waiter)) };
+            if let Some(grant) = own.grant.take() {
                 drop(Taken {
                     wait_queue: self,
-                    key: *key,
+                    key,
                     grant: Some(grant),
-                    at: *until,
+                    at: own.until,
                     waiter: waiter.addr().get(),
                 });
             }
@@ -304,7 +291,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let waker = unsafe {
                 (Waiter::state(waiter) == State::Waiting).then(|| {
                     let waker = Self::remove_drainer(lists, waiter);
-                    Waiter::settle(waiter, State::Cancelled);
+                    lists.waits.settle(waiter, State::Cancelled, None, None);
                     waker
                 })
             };
