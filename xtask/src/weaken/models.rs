@@ -1360,15 +1360,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
-        by: "lists.shards.as_ref()[shard].heads().next() { if batch.is_full() {",
+        text: "lists.waits.shards.as_ref()[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.waits.shards.as_ref()[shard].heads().next() { if batch.is_full() {",
         test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: "lists.drainers.heads().next() { if batch.is_full() { pending.bits |= 1;",
-        by: "lists.drainers.heads().next() { if batch.is_full() {",
+        text: "lists.waits.drainers.heads().next() { if batch.is_full() { pending.bits |= 1;",
+        by: "lists.waits.drainers.heads().next() { if batch.is_full() {",
         test: (
             "queue_limits",
             "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told",
