@@ -59,6 +59,17 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "denials_and_penalties_are_not_forgotten_while_no_permit_is_out",
         ),
     },
+    // A change takes the time of a grant of long ago for one that is to come.
+    Mutant {
+        file: LIVE,
+        within: "fn is_confirmed(&self",
+        text: "&& (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))",
+        by: "",
+        test: (
+            "adjustable_bucket",
+            "a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind",
+        ),
+    },
 ];
 
 /// Noticed by the explorer of every atomic access.
@@ -114,17 +125,6 @@ pub(super) const EXPLORED: &[Mutant] = &[
         text: "if is_certain { newest } else { tick }",
         by: "newest",
         test: ("every_access", "adjustable_bucket_64"),
-    },
-    // A change takes the time of a grant of long ago for one that is to come.
-    Mutant {
-        file: LIVE,
-        within: "fn is_confirmed(&self",
-        text: "&& (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))",
-        by: "",
-        test: (
-            "adjustable_bucket",
-            "a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind",
-        ),
     },
 ];
 
