@@ -500,7 +500,8 @@ impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
     ///
     /// # Safety
     ///
-    /// The waiter has been taken out of one of these lists. Afterwards it may be gone at any moment.
+    /// The waiter has been taken out of one of these lists. Afterwards it may be gone at any
+    /// moment.
     #[inline(always)]
     pub(crate) unsafe fn settle(
         &mut self,

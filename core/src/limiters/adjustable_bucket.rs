@@ -732,7 +732,7 @@ impl<W: Word> AdjustableBucket<W> {
     }
 
     /// Notes the time `now` as a take does that is denied in the end.
-    #[cfg(explore)]
+    #[cfg(any(explore, notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.ticks.index(now));
@@ -948,8 +948,9 @@ impl AdjustableBucketBuilder {
     /// tick brings a farther horizon.
     ///
     /// Default: the finest of 1 µs, 10 µs, ... 10 s (from 1 ns up with a 32-bit word and a rate
-    /// that is neither zero nor unlimited) whose horizon is an hour or more. With a [debt](Self::debt) it is finer where 1 µs brings more than a
-    /// sixteenth of that: what is reserved is due at a whole tick, and counts up to there.
+    /// that is neither zero nor unlimited) whose horizon is an hour or more. With a
+    /// [debt](Self::debt) it is finer where 1 µs brings more than a sixteenth of that: what is
+    /// reserved is due at a whole tick, and counts up to there.
     ///
     /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///

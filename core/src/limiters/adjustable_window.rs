@@ -844,7 +844,7 @@ impl<W: Word> AdjustableWindow<W> {
     }
 
     /// Notes the time `now` as a take does that is denied in the end.
-    #[cfg(explore)]
+    #[cfg(any(explore, notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.split(now).0);

@@ -339,8 +339,19 @@ fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
         && (!S::HOLDS || back(run) <= back(order))
         && run.sights[part]
             .iter()
-            .zip(&order.sights[part])
-            .all(|(run, order)| run <= order)
+            .zip(come_in(order.sights[part]))
+            .all(|(run, order)| *run <= order)
+}
+
+/// What is there at the probes, also where a word has come round: time only adds, so there is no
+/// less at a later probe than at an earlier one.
+fn come_in<const N: usize>(mut sights: [i64; N]) -> [i64; N] {
+    let mut most = i64::MIN;
+    for sight in &mut sights[..5] {
+        most = most.max(*sight);
+        *sight = most;
+    }
+    sights
 }
 
 /// What is known of a run so far.

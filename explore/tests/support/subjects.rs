@@ -748,7 +748,7 @@ impl<W: Word> Subject for Adjustable<W> {
                 Some(reserved) => Outcome::back(reserved.cancel_at(at(now)).into()),
                 None => Outcome::NOTHING,
             },
-            #[cfg(explore)]
+            #[cfg(any(explore, notes))]
             Op::Note { now } => {
                 subject.bucket.note_at(at(now));
                 Outcome::NOTHING
@@ -840,7 +840,7 @@ impl<W: Word> Subject for Changing<W> {
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
         let subject = &world.subject;
-        #[cfg(explore)]
+        #[cfg(any(explore, notes))]
         if let Op::Note { now } = *op {
             subject.window.note_at(at(now));
         }
