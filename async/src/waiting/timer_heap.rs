@@ -78,7 +78,7 @@ impl<N: HeapNode> TimerHeap<N> {
     /// # Safety
     ///
     /// The node is in this heap or in none. It is removed before it is moved or dropped.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn set(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
         // SAFETY: as the caller says.
         unsafe {
@@ -91,6 +91,7 @@ impl<N: HeapNode> TimerHeap<N> {
     /// # Safety
     ///
     /// As of `set`.
+    #[inline(never)]
     unsafe fn change(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
         // SAFETY: as the caller says.
         unsafe {
