@@ -648,15 +648,23 @@ mod reads {
                 .map(Task::outcome)
                 .eq([Some(0), Some(1), Some(2)])
         );
-        let mut reader = Task::waiting(receiver.recv());
+        let reader = Task::waiting(receiver.recv());
+        let mut readers = Box::pin(receiver.clone());
+        let mut stream = Task::waiting(readers.next());
+        assert_eq!(
+            (sender.try_send(3), receiver.try_recv()),
+            (Ok(()), Err(TryRecvError::Empty)),
+            "it is the reader's that waits"
+        );
+        assert_eq!((reader.wakes(), reader.outcome()), (1, Some(3)));
         for other in 0..3 {
-            // What others take is not there for it; it is woken for it all the same.
+            // A stream has a claim to nothing until it is polled.
             assert_eq!(
                 (sender.try_send(other), receiver.try_recv()),
                 (Ok(()), Ok(other))
             );
             assert_eq!(
-                (reader.wakes(), reader.is_pending(), reader.is_pending()),
+                (stream.wakes(), stream.is_pending(), stream.is_pending()),
                 (other + 1, true, true)
             );
         }
@@ -1455,11 +1463,10 @@ mod panicking {
         let (sender, receiver) = numbers(&queue, 2);
         let mut reader = Task::new(receiver.recv());
         assert!(reader.poll_with(&panics_when_woken()).is_pending());
-        // The list that the channel crate keeps of its readers would not get over it, as this one
-        // leaves.
-        reader.leak();
         panics(|| sender.try_send(1));
         // It has been sent: what has panicked is on the other side.
+        assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+        drop(reader);
         assert_eq!((receiver.try_recv(), available(&queue)), (Ok(1), 3));
         all_is_back(&sender, &receiver, &queue, (2, 3));
     }

@@ -1,5 +1,5 @@
-//! No writer's wait allocates, for room or for permits, whatever comes of it: a counting allocator
-//! watches.
+//! No wait allocates, for room, for permits or for an item, whatever comes of it: a counting
+//! allocator watches.
 #![cfg(feature = "channel")]
 
 #[path = "../../core/tests/support/allocations.rs"]
@@ -12,6 +12,7 @@ use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
 use allocations::allocations;
+use futures_util::Stream;
 use portcullis_async::Queue;
 use portcullis_async::channel::{SendError, TrySendError, channel};
 use portcullis_core::{Concurrency, ManualClock};
@@ -29,9 +30,6 @@ fn the_allocator_counts() {
 fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 4));
     let (sender, receiver) = channel(Arc::clone(&queue), NonZero::new(2).unwrap(), |n: &u32| *n);
-    // The channel crate makes what it wakes readers with when it is first used.
-    sender.try_send(0).unwrap();
-    receiver.try_recv().unwrap();
     let count = allocations(|| {
         // At once.
         assert!(matches!(
@@ -78,6 +76,33 @@ fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
 }
 
 #[test]
+fn no_reader_that_waits_allocates() {
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 4);
+    let (sender, receiver) = channel(&queue, NonZero::new(2).unwrap(), |n: &u32| *n);
+    let count = allocations(|| {
+        let mut cancelled = Box::pin(receiver.recv());
+        assert!(poll(&mut cancelled.as_mut()).is_pending());
+        let mut first = pin!(receiver.recv());
+        assert!(poll(&mut first).is_pending() && poll(&mut first).is_pending());
+        drop(cancelled);
+        assert_eq!(sender.try_send(1), Ok(()));
+        assert_eq!(poll(&mut first), Poll::Ready(Some(1)));
+        let mut stream = pin!(receiver.clone());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(stream.as_mut().poll_next(&mut context).is_pending());
+        assert_eq!(sender.try_send(1), Ok(()));
+        assert_eq!(
+            stream.as_mut().poll_next(&mut context),
+            Poll::Ready(Some(1))
+        );
+        assert!(stream.as_mut().poll_next(&mut context).is_pending());
+        receiver.close();
+        assert_eq!(stream.poll_next(&mut context), Poll::Ready(None));
+    });
+    assert_eq!(count, 1, "the box of the test's own");
+}
+
+#[test]
 fn the_end_of_a_wait_does_not_allocate() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 4);
     let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), |n: &u32| *n);
@@ -86,9 +111,8 @@ fn the_end_of_a_wait_does_not_allocate() {
     let mut waits =
         || assert!(poll(&mut for_permits).is_pending() && poll(&mut for_room).is_pending());
     assert_eq!(allocations(&mut waits), 0);
-    // The channel crate makes, once, what it wakes those with who wait for the end.
-    receiver.close();
     let count = allocations(|| {
+        receiver.close();
         assert_eq!(
             poll(&mut for_permits),
             Poll::Ready(Err(SendError::Closed(1)))

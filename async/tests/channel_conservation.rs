@@ -123,7 +123,10 @@ mod model {
     }
 
     struct Reader {
-        seen: usize,
+        number: u64,
+        /// It has a claim to an item.
+        claims: bool,
+        wakes: usize,
         task: Task<Read>,
     }
 
@@ -141,6 +144,9 @@ mod model {
         /// Those who wait, by number.
         room: VecDeque<u64>,
         line: VecDeque<u64>,
+        reads: VecDeque<u64>,
+        /// Items that no reader has a claim to.
+        unclaimed: usize,
         leases: Vec<Lease<Shared>>,
         here: Arc<AtomicU64>,
         next: u64,
@@ -168,6 +174,8 @@ mod model {
                 readers: Vec::new(),
                 room: VecDeque::new(),
                 line: VecDeque::new(),
+                reads: VecDeque::new(),
+                unclaimed: 0,
                 leases: Vec::new(),
                 here: Arc::default(),
                 next: 0,
@@ -210,6 +218,30 @@ mod model {
             }
         }
 
+        fn arrives(&mut self, item: (u64, u32)) {
+            self.items.push_back(item);
+            self.claim_back();
+        }
+
+        /// An item is unclaimed: the reader that came first has a claim to it.
+        fn claim_back(&mut self) {
+            match self.reads.pop_front() {
+                Some(number) => {
+                    let reader = self.reader(number);
+                    reader.claims = true;
+                    reader.wakes += 1;
+                }
+                None => self.unclaimed += 1,
+            }
+        }
+
+        fn reader(&mut self, number: u64) -> &mut Reader {
+            self.readers
+                .iter_mut()
+                .find(|reader| reader.number == number)
+                .expect("waits")
+        }
+
         fn received(&mut self) -> (u64, u32) {
             let item = self.items.pop_front().expect("is there");
             self.place_back();
@@ -221,6 +253,9 @@ mod model {
                 return;
             }
             self.room.clear();
+            while let Some(number) = self.reads.pop_front() {
+                self.reader(number).wakes += 1;
+            }
             for writer in &mut self.writers {
                 writer.wakes +=
                     usize::from(matches!(writer.at, At::Room | At::Permits | At::HasPermits));
@@ -426,7 +461,7 @@ mod model {
             };
             let writer = self.writers.swap_remove(place);
             match outcome {
-                Ok(()) => self.items.push_back((writer.number, writer.weight)),
+                Ok(()) => self.arrives((writer.number, writer.weight)),
                 Err(_) => self.leaves(&writer),
             }
             self.panicked += u64::from(caught(|| drop(writer.task)).is_none());
@@ -469,7 +504,7 @@ mod model {
                 assert!(outcome.is_ok(), "{outcome:?}");
                 self.free -= 1;
                 self.permits -= weight;
-                self.items.push_back((number, weight));
+                self.arrives((number, weight));
                 return;
             };
             assert!(sent, "{outcome:?}");
@@ -481,7 +516,11 @@ mod model {
             let Some(receiver) = self.receiver.clone() else {
                 return;
             };
-            let expected = self.items.front().copied();
+            let there = self.closed || self.unclaimed > 0;
+            let expected = self.items.front().copied().filter(|_| there);
+            if expected.is_some() && !self.closed {
+                self.unclaimed -= 1;
+            }
             match caught(|| receiver.try_recv()) {
                 Some(Ok(item)) => {
                     assert_eq!(Some((item.number, item.weight)), expected);
@@ -503,13 +542,24 @@ mod model {
         }
 
         fn read(&mut self, place: usize) {
-            let reader = &mut self.readers[place];
-            reader.seen = reader.task.wakes();
+            let Reader { number, claims, .. } = self.readers[place];
+            let waits = self.reads.contains(&number);
+            let finds = !waits && !claims && !self.closed && self.unclaimed > 0;
+            if finds {
+                self.unclaimed -= 1;
+            }
             match caught(|| self.readers[place].task.poll()) {
-                Some(Poll::Pending) => return assert!(self.items.is_empty() && !self.closed),
+                Some(Poll::Pending) => {
+                    assert!(!claims && !finds && !self.closed);
+                    if !waits {
+                        self.reads.push_back(number);
+                    }
+                    return;
+                }
                 Some(Poll::Ready((read, receiver))) => {
                     match read {
                         Some((item, lease)) => {
+                            assert!(claims || finds || self.closed);
                             assert_eq!(self.received(), (item.number, lease.permits()));
                             self.leases.push(lease);
                             self.panicked += u64::from(caught(|| drop(item)).is_none());
@@ -524,11 +574,16 @@ mod model {
                     self.permits_back(weight);
                 }
             }
+            self.readers[place].claims = false;
             self.forget_reader(place);
         }
 
         fn forget_reader(&mut self, place: usize) {
             let reader = self.readers.swap_remove(place);
+            self.reads.retain(|number| *number != reader.number);
+            if reader.claims {
+                self.claim_back();
+            }
             self.panicked += u64::from(caught(|| drop(reader)).is_none());
             self.sides();
         }
@@ -541,8 +596,11 @@ mod model {
                 let read = receiver.recv_leased().await;
                 (read, receiver)
             });
+            self.next += 1;
             self.readers.push(Reader {
-                seen: 0,
+                number: self.next,
+                claims: false,
+                wakes: 0,
                 task: Task::new(read),
             });
             self.read(self.readers.len() - 1);
@@ -609,21 +667,12 @@ mod model {
             if let Some(receiver) = &self.receiver {
                 assert_eq!(receiver.len(), self.items.len());
             }
-            // What is there, or the end, is known to somebody who is to look.
-            let woken = self
-                .readers
-                .iter()
-                .filter(|reader| reader.task.wakes() > reader.seen)
-                .count();
-            let to_look = if self.closed {
-                self.readers.len()
-            } else {
-                self.items.len().min(self.readers.len())
-            };
-            assert!(
-                woken >= to_look,
-                "{woken} readers are to look, of {to_look}"
-            );
+            for reader in &self.readers {
+                assert_eq!(reader.task.wakes(), reader.wakes, "a reader");
+            }
+            let claims = self.readers.iter().filter(|reader| reader.claims).count();
+            assert!(self.closed || self.unclaimed + claims == self.items.len());
+            assert!(self.closed || self.unclaimed == 0 || self.reads.is_empty());
             let held: u32 = self.leases.iter().map(Lease::permits).sum::<u32>()
                 + self.items.iter().map(|(_, weight)| weight).sum::<u32>()
                 + self

@@ -8,7 +8,8 @@
 //! [`recv_leased`](Receiver::recv_leased) keeps the lease beyond that, while an item is in work.
 //!
 //! Any number of writers and readers; each item goes to one reader, in the order in which they were
-//! sent. Writers are served in their order: for room, and then by the queue. Any number of channels
+//! sent. Readers are served in the order in which they came, and so are writers: for room, and then
+//! by the queue. Any number of channels
 //! can share a queue. Either side [closes](Sender::close): writers that wait then get their item
 //! back, and readers get what is there still. When all readers have gone, what is there is dropped,
 //! and its permits come back.
@@ -17,10 +18,10 @@
 //! that waits for permits has its place already, so that a channel can be full and empty. And the
 //! limiter's.
 //!
-//! **Cost.** Beside the channel crate's own, two read-modify-writes for an item's place, what the
-//! limiter takes, and a clone of the pointer to the queue, so best a `&'static` one. A writer waits
-//! without an allocation. A reader waits as in [async-channel](async_channel), which this stands
-//! on: with an allocation; and its waker runs under a lock, and should not panic.
+//! **Cost.** For an item, six read-modify-writes: two each for its slot in a
+//! [concurrent queue](concurrent_queue), for its place, and for the reader who takes it; what the
+//! limiter takes; and a clone of the pointer to the queue, so best a `&'static` one. Writers and
+//! readers wait without an allocation, and their wakers run outside of every lock.
 //!
 //! ```
 //! use core::num::NonZero;
@@ -101,9 +102,11 @@ mod receiver;
 mod sender;
 
 use core::num::NonZero;
+use core::ops::Deref;
 use std::sync::Arc;
 
-use portcullis_core::{Concurrency, Lease, Timeless};
+use concurrent_queue::ConcurrentQueue;
+use portcullis_core::{Concurrency, Lease, Limiter, Timeless};
 
 pub use self::error::{SendError, TryRecvError, TrySendError};
 pub use self::receiver::Receiver;
@@ -155,50 +158,100 @@ where
     P: Anchored + Clone,
     W: Weight<T>,
 {
-    let room = Arc::new(Room::new(capacity.get()));
-    let (sender, receiver) = async_channel::bounded(capacity.get() as usize);
+    let shared = Arc::new(Shared::new(capacity.get()));
     (
-        Sender::new(sender, Arc::clone(&room), queue, weight),
-        Receiver::new(receiver, room),
+        Sender::new(Arc::clone(&shared), queue, weight),
+        Receiver::new(shared),
     )
 }
 
 /// What is sent: an item, and its permits.
 type Leased<T, P> = (T, Lease<P>);
 
-/// The places of a channel, and its end.
+/// Permits that have nothing to do with time.
+type Permits = Queue<Concurrency, Timeless>;
+
+/// What both sides share.
 ///
-/// **Invariant.** Each item in the channel has a permit of `places`. So the channel has room for an
-/// item whose permit has been taken.
-struct Room {
-    places: Places,
-    /// Its one permit is never given back: who waits for it waits until it closes, without an
-    /// allocation.
-    end: Places,
+/// **Invariant.** Each item in the channel has a permit of `places`, so the channel has room for an
+/// item whose permit has been taken. Until the channel closes, an item leaves it only against a
+/// permit of `arrived`, which is there once the item is: so who has one finds an item. Afterwards
+/// items leave without one, and who has one finds an item or the end.
+struct Shared<T, P: Anchored> {
+    items: ConcurrentQueue<Leased<T, P>>,
+    places: Permits,
+    /// A permit for each item that no reader has been given.
+    arrived: Arc<Permits>,
+    /// Its one permit is never given back: who waits for it waits until the channel closes, without
+    /// an allocation.
+    end: Permits,
 }
 
-type Places = Queue<Concurrency, Timeless>;
-
-impl Room {
+impl<T, P: Anchored> Shared<T, P> {
     fn new(capacity: u32) -> Self {
-        let end = Queue::new(Concurrency::new(1), Timeless, u64::MAX);
-        let taken = end.try_acquire(1).map(Lease::forget);
-        debug_assert!(taken == Ok(1), "it is new");
+        // First, since it panics at a capacity for which there may be no memory.
+        let places = Queue::new(Concurrency::new(capacity), Timeless, u64::MAX);
         Self {
-            places: Queue::new(Concurrency::new(capacity), Timeless, u64::MAX),
-            end,
+            items: ConcurrentQueue::bounded(capacity as usize),
+            places,
+            arrived: Arc::new(all_taken(capacity)),
+            end: all_taken(1),
         }
     }
 
-    /// Closes the channel by `close`, and refuses all requests that wait or come later, also if a
-    /// waker panics.
-    fn close(&self, close: impl FnOnce() -> bool) -> bool {
+    /// Puts an item into its place, unless the channel is closed, and has a reader take it.
+    fn push(&self, leased: Leased<T, P>) -> Result<(), Leased<T, P>> {
+        self.items
+            .push(leased)
+            .map_err(concurrent_queue::PushError::into_inner)?;
+        self.arrived.release(1);
+        Ok(())
+    }
+
+    /// Takes out an item that has arrived, or after the end one that is there still.
+    fn try_receive(&self) -> Result<Leased<T, P>, TryRecvError> {
+        match self.arrived.try_acquire(1) {
+            Ok(claim) => self.receive(claim),
+            Err(_) if self.items.is_closed() => self.receive_rest(),
+            Err(_) => Err(TryRecvError::Empty),
+        }
+    }
+
+    /// Takes out the item that a reader has a claim to.
+    fn receive<Q>(&self, claim: Lease<Q>) -> Result<Leased<T, P>, TryRecvError>
+    where
+        Q: Deref<Target = Permits>,
+    {
+        claim.forget();
+        self.receive_rest()
+    }
+
+    /// Takes out the next item: its place is free.
+    fn receive_rest(&self) -> Result<Leased<T, P>, TryRecvError> {
+        let leased = self.items.pop().map_err(|_| TryRecvError::Closed)?;
+        self.places.release(1);
+        Ok(leased)
+    }
+
+    /// Closes the channel, and refuses all requests that wait or come later, also if a waker
+    /// panics. Returns whether it was open.
+    fn close(&self) -> bool {
+        let was_open = self.items.close();
         let _end = Finally(|| {
             self.end.close();
         });
-        let _places = Finally(|| {
-            self.places.close();
+        let _arrived = Finally(|| {
+            self.arrived.close();
         });
-        close()
+        self.places.close();
+        was_open
     }
+}
+
+/// A queue around `limit` permits that are all in use.
+fn all_taken(limit: u32) -> Permits {
+    let permits = Queue::new(Concurrency::new(limit), Timeless, u64::MAX);
+    let taken = permits.try_acquire(limit).map(Lease::forget);
+    debug_assert!(taken == Ok(limit), "it is new");
+    permits
 }

@@ -1,20 +1,21 @@
 use core::fmt;
+use core::future::Future;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
 use futures_core::stream::{FusedStream, Stream};
 use pin_project_lite::pin_project;
-use portcullis_core::{Lease, Limiter};
+use portcullis_core::Lease;
 
-use super::{Leased, Room, TryRecvError};
+use super::{Permits, Shared, TryRecvError};
 use crate::adapters::leases::item;
 use crate::finally::Finally;
-use crate::queues::acquire::Anchored;
+use crate::queues::acquire::{Acquire, Anchored};
 
 pin_project! {
     /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones
-    /// share them (each item goes to one of them). As async-channel's, it must be pinned to be
+    /// share them (each item goes to one of them). It must be pinned to be
     /// polled as a stream. When the last one is dropped the channel is closed, and what is in it is
     /// dropped.
     ///
@@ -33,31 +34,21 @@ pin_project! {
     /// assert_eq!(futures_executor::block_on(pin!(receiver).collect::<Vec<_>>()), [1, 2]);
     /// ```
     pub struct Receiver<T, P: Anchored> {
-        #[pin]
-        items: async_channel::Receiver<Leased<T, P>>,
         readers: Arc<Readers<T, P>>,
+        // Until an item is there, of a stream: it takes none, so an item goes to whoever polls.
+        #[pin]
+        arrival: Option<Acquire<Arc<Permits>>>,
     }
 }
 
-/// What all who read have in common, and leave behind.
+/// What all readers have in common, and leave behind.
 struct Readers<T, P: Anchored> {
-    items: async_channel::Receiver<Leased<T, P>>,
-    room: Arc<Room>,
+    shared: Arc<Shared<T, P>>,
 }
 
 impl<T, P: Anchored> Readers<T, P> {
-    /// Takes an item out: its place is free.
-    fn receive(&self, leased: Leased<T, P>) -> Leased<T, P> {
-        self.room.places.release(1);
-        leased
-    }
-
-    fn close(&self) -> bool {
-        self.room.close(|| self.items.close())
-    }
-
     fn empty(&self) {
-        while let Ok(leased) = self.items.try_recv() {
+        while let Ok(leased) = self.shared.items.pop() {
             drop(leased);
         }
     }
@@ -68,15 +59,15 @@ impl<T, P: Anchored> Drop for Readers<T, P> {
         // Until it is empty: also if a waker panics, or an item as it is dropped.
         let _rest = Finally(|| self.empty());
         let _items = Finally(|| self.empty());
-        self.close();
+        self.shared.close();
     }
 }
 
 impl<T, P: Anchored> Receiver<T, P> {
-    pub(super) fn new(items: async_channel::Receiver<Leased<T, P>>, room: Arc<Room>) -> Self {
+    pub(super) fn new(shared: Arc<Shared<T, P>>) -> Self {
         Self {
-            items: items.clone(),
-            readers: Arc::new(Readers { items, room }),
+            readers: Arc::new(Readers { shared }),
+            arrival: None,
         }
     }
 
@@ -121,15 +112,15 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// assert_eq!((job, lease.permits(), queue.available()), ("a job", 1, 8));
     /// ```
     pub fn try_recv_leased(&self) -> Result<(T, Lease<P>), TryRecvError> {
-        match self.items.try_recv() {
-            Ok(leased) => Ok(self.readers.receive(leased)),
-            Err(async_channel::TryRecvError::Empty) => Err(TryRecvError::Empty),
-            Err(async_channel::TryRecvError::Closed) => Err(TryRecvError::Closed),
-        }
+        self.readers.shared.try_receive()
     }
 
     /// Waits for an item. Returns `None` if the channel is empty and closed, or empty and without
     /// senders. If the future is dropped before it is ready, it has received nothing.
+    ///
+    /// Readers that wait are served in the order in which they came. An item is kept for the reader
+    /// that it wakes: no other one can take it until that future is polled or dropped. A reader
+    /// that waits as a stream has no such claim.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -169,11 +160,16 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # _ = job; });
     /// ```
     pub async fn recv_leased(&self) -> Option<(T, Lease<P>)> {
-        let leased = match self.items.try_recv() {
-            Ok(leased) => leased,
-            Err(_) => self.items.recv().await.ok()?,
-        };
-        Some(self.readers.receive(leased))
+        let shared = &*self.readers.shared;
+        // What is there is taken without a wait's future.
+        match shared.try_receive() {
+            Err(TryRecvError::Empty) => {}
+            received => return received.ok(),
+        }
+        match shared.arrived.acquire(1).await {
+            Ok(claim) => shared.receive(claim).ok(),
+            Err(_) => shared.receive_rest().ok(),
+        }
     }
 
     /// Closes the channel: as [`Sender::close`](super::Sender::close).
@@ -191,7 +187,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// assert_eq!(receiver.try_recv(), Ok(1));
     /// ```
     pub fn close(&self) -> bool {
-        self.readers.close()
+        self.readers.shared.close()
     }
 
     /// Whether the channel is closed, by either side or because all senders are gone. It may still
@@ -208,7 +204,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// assert!(receiver.is_closed());
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.items.is_closed()
+        self.readers.shared.items.is_closed()
     }
 
     /// How many items can be received now.
@@ -224,7 +220,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// assert_eq!(receiver.len(), 1);
     /// ```
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.readers.shared.items.len()
     }
 
     /// Whether no item can be received now.
@@ -240,7 +236,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # drop(sender);
     /// ```
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.readers.shared.items.is_empty()
     }
 }
 
@@ -248,23 +244,37 @@ impl<T, P: Anchored> Stream for Receiver<T, P> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let this = self.project();
-        let next = this.items.poll_next(context);
-        next.map(|leased| leased.map(|leased| item(this.readers.receive(leased))))
+        let mut this = self.project();
+        let shared = &*this.readers.shared;
+        loop {
+            match shared.try_receive() {
+                Err(TryRecvError::Empty) => {}
+                received => return Poll::Ready(received.ok().map(item)),
+            }
+            if this.arrival.is_none() {
+                let arrival = Acquire::new(Arc::clone(&shared.arrived), 0, 0);
+                this.arrival.set(Some(arrival));
+            }
+            if let Some(arrival) = this.arrival.as_mut().as_pin_mut() {
+                // An item, which another reader may be the first to take, or the end.
+                let _ = ready!(arrival.poll(context));
+            }
+            this.arrival.set(None);
+        }
     }
 }
 
 impl<T, P: Anchored> FusedStream for Receiver<T, P> {
     fn is_terminated(&self) -> bool {
-        self.items.is_terminated()
+        self.is_closed() && self.is_empty()
     }
 }
 
 impl<T, P: Anchored> Clone for Receiver<T, P> {
     fn clone(&self) -> Self {
         Self {
-            items: self.items.clone(),
             readers: Arc::clone(&self.readers),
+            arrival: None,
         }
     }
 }
@@ -272,7 +282,7 @@ impl<T, P: Anchored> Clone for Receiver<T, P> {
 impl<T, P: Anchored> fmt::Debug for Receiver<T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
-            .field("items", &self.items.len())
+            .field("items", &self.readers.shared.items.len())
             .finish_non_exhaustive()
     }
 }

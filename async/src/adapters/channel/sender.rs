@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_core::{Clock, Denied, Lease, Limiter};
 
-use super::{Leased, Places, Room, SendError, TrySendError};
+use super::{Permits, SendError, Shared, TrySendError};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
@@ -31,22 +31,26 @@ use crate::queues::acquire::{Acquire, Anchored, Queued};
 /// }).unwrap();
 /// ```
 pub struct Sender<T, P: Anchored, W = PerItem> {
-    items: async_channel::Sender<Leased<T, P>>,
-    room: Arc<Room>,
+    writers: Arc<Writers<T, P>>,
     queue: P,
     weight: W,
 }
 
+/// What all writers have in common, and leave behind.
+struct Writers<T, P: Anchored> {
+    shared: Arc<Shared<T, P>>,
+}
+
+impl<T, P: Anchored> Drop for Writers<T, P> {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
 impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
-    pub(super) const fn new(
-        items: async_channel::Sender<Leased<T, P>>,
-        room: Arc<Room>,
-        queue: P,
-        weight: W,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared<T, P>>, queue: P, weight: W) -> Self {
         Self {
-            items,
-            room,
+            writers: Arc::new(Writers { shared }),
             queue,
             weight,
         }
@@ -94,20 +98,11 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # drop(receiver);
     /// ```
     pub fn try_reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, TrySendError<()>> {
-        let Ok(place) = self.room.places.try_acquire(1) else {
-            return Err(if self.is_closed() {
-                TrySendError::Closed(())
-            } else {
-                TrySendError::Full(())
-            });
-        };
-        match self.permits_now(permits) {
-            Ok(lease) => Ok(Permit {
-                sender: self,
-                place,
-                permits: Unspent::new(lease),
-            }),
-            Err(denied) => Err(TrySendError::Denied { item: (), denied }),
+        match self.begin(permits) {
+            Begun::Reserved(permit) => Ok(permit),
+            Begun::Denied(_place, denied) => Err(TrySendError::Denied { item: (), denied }),
+            Begun::Full if self.is_closed() => Err(TrySendError::Closed(())),
+            Begun::Full => Err(TrySendError::Full(())),
         }
     }
 
@@ -130,7 +125,12 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// assert_eq!(futures_executor::block_on(sender.send(1)), Err(SendError::Closed(1)));
     /// ```
     pub async fn send(&self, item: T) -> Result<(), SendError<T>> {
-        match self.reserve(self.weight.permits(&item)).await {
+        let permits = self.weight.permits(&item);
+        let reserved = match self.begin(permits) {
+            Begun::Reserved(permit) => Ok(permit),
+            begun => self.finish(begun, permits).await,
+        };
+        match reserved {
             Ok(permit) => permit.send(item),
             Err(error) => Err(error.with(item)),
         }
@@ -158,15 +158,46 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # drop(receiver);
     /// ```
     pub async fn reserve(&self, permits: u32) -> Result<Permit<'_, T, P, W>, SendError<()>> {
-        // What is free is taken without a wait's future.
-        let places = &self.room.places;
-        let place = match places.try_acquire(1) {
-            Ok(place) => place,
-            Err(_) => places.acquire(1).await.map_err(|_| SendError::Closed(()))?,
+        match self.begin(permits) {
+            Begun::Reserved(permit) => Ok(permit),
+            begun => self.finish(begun, permits).await,
+        }
+    }
+
+    /// Takes what is free of a place and `n` permits, without a wait's future.
+    #[inline]
+    fn begin(&self, n: u32) -> Begun<'_, T, P, W> {
+        let Ok(place) = self.writers.shared.places.try_acquire(1) else {
+            return Begun::Full;
         };
-        let permits = match self.permits_now(permits) {
-            Ok(lease) => Unspent::new(lease),
-            Err(_) => self.permits(permits).await?,
+        match self.permits_now(n) {
+            Ok(lease) => Begun::Reserved(Permit {
+                sender: self,
+                place,
+                permits: Unspent::new(lease),
+            }),
+            Err(denied) => Begun::Denied(place, denied),
+        }
+    }
+
+    /// Waits for the rest.
+    async fn finish<'s>(
+        &'s self,
+        begun: Begun<'s, T, P, W>,
+        n: u32,
+    ) -> Result<Permit<'s, T, P, W>, SendError<()>> {
+        let (place, permits) = match begun {
+            Begun::Reserved(permit) => return Ok(permit),
+            Begun::Denied(place, _) => (place, None),
+            Begun::Full => {
+                let place = self.writers.shared.places.acquire(1).await;
+                let place = place.map_err(|_| SendError::Closed(()))?;
+                (place, self.permits_now(n).ok())
+            }
+        };
+        let permits = match permits {
+            Some(lease) => Unspent::new(lease),
+            None => self.permits(n).await?,
         };
         Ok(Permit {
             sender: self,
@@ -189,7 +220,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// Waits for permits, until the channel closes.
     async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
         let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
-        let mut end = pin!(self.room.end.acquire(1));
+        let mut end = pin!(self.writers.shared.end.acquire(1));
         poll_fn(|context| {
             if let Poll::Ready(outcome) = wait.as_mut().poll(context) {
                 let refused = |rejected| SendError::Refused(Refused { item: (), rejected });
@@ -206,11 +237,11 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     fn put(&self, permit: Permit<'_, T, P, W>, item: T) -> Result<(), T> {
         // To be released by the reader: the item is there before a waker has a chance to panic.
         let place = permit.place.forget();
-        self.items
-            .try_send((item, permit.permits.into_lease()))
-            .map_err(|error| {
-                self.room.places.release(place);
-                let (item, lease) = error.into_inner();
+        let shared = &self.writers.shared;
+        shared
+            .push((item, permit.permits.into_lease()))
+            .map_err(|(item, lease)| {
+                shared.places.release(place);
                 drop(Unspent::new(lease));
                 item
             })
@@ -232,7 +263,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// assert_eq!(receiver.try_recv(), Ok(1));
     /// ```
     pub fn close(&self) -> bool {
-        self.room.close(|| self.items.close())
+        self.writers.shared.close()
     }
 
     /// Whether it is closed, by either side or because nobody reads any more.
@@ -248,15 +279,14 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// assert!(sender.is_closed());
     /// ```
     pub fn is_closed(&self) -> bool {
-        self.items.is_closed()
+        self.writers.shared.items.is_closed()
     }
 }
 
 impl<T, P: Anchored + Clone, W: Clone> Clone for Sender<T, P, W> {
     fn clone(&self) -> Self {
         Self {
-            items: self.items.clone(),
-            room: Arc::clone(&self.room),
+            writers: Arc::clone(&self.writers),
             queue: self.queue.clone(),
             weight: self.weight.clone(),
         }
@@ -266,9 +296,17 @@ impl<T, P: Anchored + Clone, W: Clone> Clone for Sender<T, P, W> {
 impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
-            .field("items", &self.items.len())
+            .field("items", &self.writers.shared.items.len())
             .finish_non_exhaustive()
     }
+}
+
+/// What a writer has got without waiting.
+enum Begun<'s, T, P: Anchored, W> {
+    Reserved(Permit<'s, T, P, W>),
+    /// A place; the limiter denies its permits.
+    Denied(Lease<&'s Permits>, Denied),
+    Full,
 }
 
 /// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`].
@@ -290,7 +328,7 @@ impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
 #[must_use = "a permit gives its place back when it is dropped"]
 pub struct Permit<'s, T, P: Anchored, W> {
     sender: &'s Sender<T, P, W>,
-    place: Lease<&'s Places>,
+    place: Lease<&'s Permits>,
     permits: Unspent<P>,
 }
 
