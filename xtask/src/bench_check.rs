@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::figures;
 use crate::setup;
 
 /// What Callgrind counted on a path, for a thousand operations.
@@ -23,6 +24,9 @@ struct Counts {
 }
 
 type Paths = BTreeMap<String, Counts>;
+
+/// Has figures of the newest baseline.
+const DOCUMENT: &str = "docs/tuning.md";
 
 /// Instructions may grow by so much, in percent.
 const TOLERANCE: u64 = 2;
@@ -39,6 +43,9 @@ pub(crate) fn check(context: &Context) -> Check {
     let own = folder.join(format!("{compiler}.txt"));
     if context.bless {
         write(&own, &now).map_err(|error| format!("{}: {error}", own.display()))?;
+        if own == newest(&folder)? {
+            fill(&context.root.join(DOCUMENT), &now)?;
+        }
         return Ok(format!("{} paths written to {}", now.len(), own.display()));
     }
     let judged = own.is_file();
@@ -73,6 +80,22 @@ fn newest(folder: &Path) -> Result<PathBuf, String> {
     let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let last = files.flatten().map(|file| file.path()).max();
     last.ok_or_else(|| format!("{}: no baseline; --bless writes one", folder.display()))
+}
+
+/// Writes the figures of `paths` into a document.
+fn fill(document: &Path, paths: &Paths) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{}: {error}", document.display());
+    let text = fs::read_to_string(document).map_err(failed)?;
+    fs::write(document, figures::filled(&text, rounded(paths))?).map_err(failed)
+}
+
+/// Instructions for one operation, by the path's name.
+fn rounded(paths: &Paths) -> impl Fn(&str) -> Option<u64> {
+    |name| {
+        paths
+            .get(name)
+            .map(|counts| (counts.instructions + 500) / 1_000)
+    }
 }
 
 fn measure(context: &Context) -> Result<Paths, String> {
@@ -280,6 +303,54 @@ mod tests {
             None,
             "without the cache"
         );
+    }
+
+    /// The newest baseline: its compiler, and what it says.
+    fn baseline(root: &Path) -> (String, Paths) {
+        let file = newest(&root.join("benches/baseline")).unwrap();
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        let release = name.split('-').nth(1).unwrap().to_owned();
+        (release, parse(&fs::read_to_string(&file).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn the_document_says_what_the_newest_baseline_says() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let (release, paths) = baseline(root);
+        let document = fs::read_to_string(root.join(DOCUMENT)).unwrap();
+        let filled = figures::filled(&document, rounded(&paths)).unwrap();
+        for (says, measured) in document.lines().zip(filled.lines()) {
+            assert_eq!(
+                says, measured,
+                "{DOCUMENT}: write the figures of the baseline"
+            );
+        }
+        let compiler = format!("Rust {release}");
+        assert!(document.contains(&compiler), "{DOCUMENT} lacks {compiler}");
+    }
+
+    #[test]
+    fn every_count_of_instructions_in_the_table_is_marked() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let document = fs::read_to_string(root.join(DOCUMENT)).unwrap();
+        let cells = |line: &str| line.split('|').map(str::to_owned).collect::<Vec<_>>();
+        let mut lines = document.lines();
+        let head = lines
+            .find(|line| line.contains("instructions: grant"))
+            .unwrap();
+        let head = cells(head);
+        let first = head
+            .iter()
+            .position(|cell| cell.contains("instructions: grant"));
+        let mut rows = 0;
+        for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
+            rows += 1;
+            for cell in &cells(line)[first.unwrap()..] {
+                let is_figure = cell.contains(|c: char| c.is_ascii_digit());
+                assert!(!is_figure || cell.contains("<!-- "), "not marked: {line}");
+            }
+        }
+        assert!(rows > 10, "{rows} rows");
     }
 
     #[test]

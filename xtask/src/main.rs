@@ -12,6 +12,7 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+mod figures;
 mod firmware;
 mod firmware_cost;
 mod hot_paths;
