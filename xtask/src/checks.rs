@@ -169,13 +169,12 @@ pub(crate) const STEPS: &[Step] = &[
 ];
 
 fn fmt(context: &Context) -> Check {
-    command::run(setup::component(context, "fmt", Part::Rustfmt).args(["--all", "--check"]))?;
-    let mut firmware = setup::component(context, "fmt", Part::Rustfmt);
-    command::run(
-        firmware
-            .current_dir(context.root.join("firmware"))
-            .args(["--all", "--check"]),
-    )?;
+    // The workspace, and those that are built for other targets.
+    for folder in ["", "firmware", "docs/embedded"] {
+        let mut cargo = setup::component(context, "fmt", Part::Rustfmt);
+        cargo.current_dir(context.root.join(folder));
+        command::run(cargo.args(["--all", "--check"]))?;
+    }
     width::check(&context.root)
 }
 

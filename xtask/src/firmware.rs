@@ -1,5 +1,5 @@
 //! The programs in `firmware/`: built for three microcontrollers, and run in QEMU, each of which
-//! ends with a status; and their checks on the host.
+//! ends with a status; and their checks on the host. And the program that `docs/embedded.md` shows.
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader};
@@ -13,6 +13,9 @@ use crate::command::{self, Check, announce};
 use crate::context::Context;
 use crate::setup::{self, Part};
 use crate::targets::{BOARDS, Board};
+
+/// The program that `docs/embedded.md` shows. Its files are as a user of the libraries has them.
+const DOCUMENTED: &str = "docs/embedded";
 
 /// No program runs for so long.
 const LONGEST: Duration = Duration::from_mins(5);
@@ -30,6 +33,8 @@ pub(crate) fn check(context: &Context) -> Check {
             board.package.trim_start_matches("portcullis-")
         ));
     }
+    let lines = emulated(&mut documented(context, "run"))?;
+    remarks.push(format!("{DOCUMENTED}: {} lines", lines.len()));
     Ok(remarks.join(", "))
 }
 
@@ -113,8 +118,27 @@ pub(crate) fn folder(context: &Context) -> (PathBuf, bool) {
     )
 }
 
-/// Cargo's `subcommand` for a program, of the toolchain that builds for its target.
+/// Cargo's `subcommand` for a program in `firmware/`, of the toolchain that builds for its target.
 pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: &str) -> Command {
+    let mut cargo = cargo_in(context, "firmware", target, subcommand);
+    cargo.args(["--package", package]);
+    cargo
+}
+
+/// Cargo's `subcommand` for the documented program, with the libraries of this workspace in place
+/// of published ones.
+fn documented(context: &Context, subcommand: &str) -> Command {
+    let mut cargo = cargo_in(context, DOCUMENTED, BOARDS[0].target, subcommand);
+    for (library, folder) in [("portcullis-core", "core"), ("portcullis-async", "async")] {
+        let path = context.root.join(folder);
+        let patch = format!("patch.crates-io.{library}.path='{}'", path.display());
+        cargo.arg("--config").arg(patch);
+    }
+    cargo
+}
+
+/// Cargo's `subcommand` in a folder whose own settings name the linker's scripts.
+fn cargo_in(context: &Context, place: &str, target: &str, subcommand: &str) -> Command {
     let (folder, is_debian) = folder(context);
     let mut cargo = if is_debian {
         let mut cargo = context.debian_cargo();
@@ -132,20 +156,27 @@ pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: 
         cargo.arg(subcommand);
         cargo
     };
-    // The linker's scripts are named by the folder's own settings.
     cargo
-        .current_dir(context.root.join("firmware"))
+        .current_dir(context.root.join(place))
         .env_remove("RUSTFLAGS")
         .env("CARGO_TARGET_DIR", folder);
     cargo
         .args(context.locked())
-        .args(["--release", "--package", package, "--target", target]);
+        .args(["--release", "--target", target]);
     cargo
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_documented_program_is_for_the_first_board() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let settings = root.join(DOCUMENTED).join(".cargo/config.toml");
+        let target = format!("target = \"{}\"\n", BOARDS[0].target);
+        assert!(std::fs::read_to_string(settings).unwrap().contains(&target));
+    }
 
     #[test]
     fn the_sum_of_a_run_is_read_and_that_of_a_group_is_not() {

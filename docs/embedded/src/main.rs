@@ -1,0 +1,134 @@
+//! A limiter in a static, a clock by `SysTick`, and a task that waits for its permits.
+#![no_std]
+#![no_main]
+
+use core::pin::pin;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::compiler_fence;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+
+use cortex_m::Peripherals;
+use cortex_m::peripheral::syst::SystClkSource;
+use cortex_m::peripheral::{SCB, SYST};
+use cortex_m_rt::{entry, exception};
+use cortex_m_semihosting::debug::{self, EXIT_SUCCESS};
+use cortex_m_semihosting::hprintln;
+use panic_semihosting as _;
+use portcullis_async::{InterruptLock, Queue, Rejected};
+use portcullis_core::{Clock, Clocked, Rate, SettingsError, Timestamp, TokenBucket};
+
+/// 20 messages each second, and up to 5 at once.
+static UPLINK: Clocked<TokenBucket, SysTickClock> =
+    Clocked::new(TokenBucket::new(Rate::per_second(20), 5), SysTickClock);
+
+/// 100 samples each second, one at a time; up to 8 requests wait.
+static SAMPLES: Queue<TokenBucket, SysTickClock, InterruptLock> =
+    Queue::new(TokenBucket::new(Rate::per_second(100), 1), SysTickClock, 8);
+
+/// Cycles in a turn of `SysTick`: a millisecond, at 12.5 MHz.
+const TURN: u32 = 12_500;
+/// Nanoseconds in a cycle.
+const CYCLE: u64 = 80;
+
+/// Written by the interrupt alone.
+static TURNS: AtomicU32 = AtomicU32::new(0);
+
+#[exception]
+fn SysTick() {
+    TURNS.store(TURNS.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+/// The time since the start, to a cycle.
+struct SysTickClock;
+
+impl Clock for SysTickClock {
+    fn now(&self) -> Timestamp {
+        loop {
+            let turns = TURNS.load(Relaxed);
+            compiler_fence(SeqCst);
+            // It counts down, and shows 0 at a turn's end.
+            let passed = (TURN - SYST::get_current()) % TURN;
+            // A turn that is over, and whose interrupt is still to come.
+            let ended = SCB::is_pendst_pending() && passed < TURN / 2;
+            compiler_fence(SeqCst);
+            if TURNS.load(Relaxed) == turns {
+                let turns = u64::from(turns) + u64::from(ended);
+                let cycles = turns * u64::from(TURN) + u64::from(passed);
+                return Timestamp::from_nanos(cycles * CYCLE);
+            }
+        }
+    }
+}
+
+fn start_clock(mut timer: SYST) {
+    timer.set_reload(TURN - 1);
+    timer.clear_current();
+    timer.set_clock_source(SystClkSource::Core);
+    timer.enable_interrupt();
+    timer.enable_counter();
+}
+
+/// Runs one task. The clock's interrupt ends the sleep each millisecond.
+fn block_on<F: Future>(task: F) -> F::Output {
+    let mut task = pin!(task);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
+            return output;
+        }
+        // Grants what has come in since.
+        SAMPLES.advance();
+        cortex_m::asm::wfi();
+    }
+}
+
+/// Waits for `count` permits, one after the other, and returns how long that took.
+async fn sample(count: u32) -> Result<Duration, Rejected> {
+    let start = SysTickClock.now();
+    for _ in 0..count {
+        let _permit = SAMPLES.acquire(1).await?;
+    }
+    Ok(SysTickClock.now().saturating_since(start))
+}
+
+/// A limiter with settings from a console: built once, and kept for good, without an allocation.
+fn configured(rate: u32, burst: u64) -> Result<&'static TokenBucket, SettingsError> {
+    let bucket = TokenBucket::builder(Rate::per_second(rate), burst).build()?;
+    let kept = cortex_m::singleton!(: TokenBucket = bucket);
+    Ok(kept.expect("it is built once"))
+}
+
+#[entry]
+fn main() -> ! {
+    let peripherals = Peripherals::take().expect("main runs once");
+    start_clock(peripherals.SYST);
+
+    // As fast as the limit allows, for 200 ms: the burst, and 4 that come in.
+    let end = SysTickClock
+        .now()
+        .saturating_add(Duration::from_millis(200));
+    let mut sent = 0;
+    while SysTickClock.now() < end {
+        if UPLINK.try_acquire(1).is_ok() {
+            sent += 1;
+        }
+    }
+    hprintln!("{} messages in 200 ms", sent);
+    assert!((8..=9).contains(&sent));
+
+    // The first permit is there, and each of the others comes after 10 ms.
+    let took = block_on(sample(4)).expect("the queue has room, and is open");
+    hprintln!("4 samples in {} ms", took.as_millis());
+    assert!((30..=33).contains(&took.as_millis()));
+
+    let limit = configured(5, 2).expect("settings that fit");
+    assert!(limit.try_acquire_at(SysTickClock.now(), 2).is_ok());
+    assert!(limit.try_acquire_at(SysTickClock.now(), 1).is_err());
+
+    debug::exit(EXIT_SUCCESS);
+    loop {
+        cortex_m::asm::wfi();
+    }
+}
