@@ -2,7 +2,7 @@
 //! tokens back; and what is left after a change of settings.
 //!
 //! A module is one of its specifications. Its "greedy" refill is our continuous one, its
-//! "intervally" one our stepwise one. Where we differ on purpose, `docs/coming-from/others.md`
+//! "intervally" one our stepwise one. Where we differ on purpose, `docs/coming-from/bucket4j.md`
 //! lists it.
 
 use core::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! A module is one of their suites, a function the test of that name there (in our spelling). Time
 //! is manual, also where they sleep. Where we differ on purpose, the function says so, and
-//! `docs/coming-from/others.md` lists it.
+//! the guides in `docs/coming-from/` list it.
 
 use core::time::Duration;
 
