@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::bench_check;
@@ -29,8 +32,13 @@ pub(crate) struct Step {
 
 pub(crate) const TASKS: &[Task] = &[
     Task {
+        name: "quick",
+        about: "while you work: under 2 minutes on 2 cores, once built",
+        steps: &["fmt", "quick-clippy", "quick-tests", "quick-loom"],
+    },
+    Task {
         name: "test",
-        about: "everything that has to hold for a change: all steps but weaken and soak",
+        about: "everything that has to hold for a change: all steps but weaken, soak and those of quick",
         steps: &[
             "fmt",
             "clippy",
@@ -43,6 +51,7 @@ pub(crate) const TASKS: &[Task] = &[
             "hot-paths",
             "no-std",
             "firmware",
+            "embedded",
             "firmware-cost",
             "bench-check",
         ],
@@ -54,7 +63,7 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "release-check",
-        about: "all steps: for a release",
+        about: "for a release: the same, weaken and soak",
         steps: &[
             "fmt",
             "clippy",
@@ -67,6 +76,7 @@ pub(crate) const TASKS: &[Task] = &[
             "hot-paths",
             "no-std",
             "firmware",
+            "embedded",
             "firmware-cost",
             "bench-check",
             "weaken",
@@ -87,6 +97,24 @@ pub(crate) const STEPS: &[Step] = &[
         about: "no warning from Clippy, with all features and with none",
         needs: Some(Part::Clippy),
         run: clippy,
+    },
+    Step {
+        name: "quick-clippy",
+        about: "no warning from Clippy in the libraries, with all features",
+        needs: Some(Part::Clippy),
+        run: quick_clippy,
+    },
+    Step {
+        name: "quick-tests",
+        about: "the tests of the libraries and of xtask, but those that take long unoptimised",
+        needs: None,
+        run: quick_tests,
+    },
+    Step {
+        name: "quick-loom",
+        about: "a few models: of a bucket, of permits in use and of a queue",
+        needs: None,
+        run: quick_loom,
     },
     Step {
         name: "doc",
@@ -143,6 +171,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: firmware::check,
     },
     Step {
+        name: "embedded",
+        about: "the program in docs/embedded.md runs on an emulated Cortex-M3",
+        needs: Some(Part::Firmware),
+        run: firmware::check_documented,
+    },
+    Step {
         name: "firmware-cost",
         about: "flash, RAM and instructions on a Cortex-M3, in the budget and against the baseline",
         needs: Some(Part::Firmware),
@@ -179,18 +213,36 @@ fn fmt(context: &Context) -> Check {
 }
 
 fn clippy(context: &Context) -> Check {
-    let lint = |selection: &[&str]| {
-        let mut cargo = setup::component(context, "clippy", Part::Clippy);
-        cargo
-            .arg("--keep-going")
-            .args(context.locked())
-            .args(selection);
-        command::run(cargo.args(["--", "-D", "warnings"]))
-    };
-    lint(&["--workspace", "--all-targets", "--all-features"])?;
-    lint(&["--package", "portcullis-core"])?;
-    lint(&["--package", "portcullis-async"])?;
-    lint(&["--manifest-path", "firmware/Cargo.toml", "--all-targets"])
+    // Tests may use what is younger than the lowest Rust version of the libraries.
+    let all = ["--workspace", "--all-targets", "--all-features"];
+    lint(context, &all, &["-A", "clippy::incompatible_msrv"])?;
+    quick_clippy(context)?;
+    lint(context, &["--package", "portcullis-core"], &[])?;
+    lint(context, &["--package", "portcullis-async"], &[])?;
+    let firmware = ["--manifest-path", "firmware/Cargo.toml", "--all-targets"];
+    lint(context, &firmware, &[])
+}
+
+/// The libraries alone, which is where Clippy also holds them to `rust-version`: by its
+/// `incompatible_msrv`, no item of the standard library is younger.
+fn quick_clippy(context: &Context) -> Check {
+    let libraries = [
+        "--package",
+        "portcullis-core",
+        "--package",
+        "portcullis-async",
+    ];
+    let selection = [&libraries[..], &["--all-features"]].concat();
+    lint(context, &selection, &["-D", "clippy::incompatible_msrv"])
+}
+
+fn lint(context: &Context, selection: &[&str], levels: &[&str]) -> Check {
+    let mut cargo = setup::component(context, "clippy", Part::Clippy);
+    cargo
+        .arg("--keep-going")
+        .args(context.locked())
+        .args(selection);
+    command::run(cargo.args(["--", "-D", "warnings"]).args(levels))
 }
 
 fn doc(context: &Context) -> Check {
@@ -214,6 +266,43 @@ fn tests(context: &Context) -> Check {
     command::run_tests(cargo.arg("--all-features"))
 }
 
+/// Files of tests that take many seconds without optimisation, or in real time.
+const SLOW: [&str; 7] = [
+    "io_rate",
+    "named_twice",
+    "random_driver",
+    "reservations",
+    "retry_behind",
+    "signal",
+    "sliced_bucket",
+];
+
+/// Not optimised, which is quicker to compile after each change, and slower to run.
+fn quick_tests(context: &Context) -> Check {
+    let mut files = BTreeSet::new();
+    for folder in ["core/tests", "async/tests"] {
+        files.extend(tests_in(&context.root.join(folder))?);
+    }
+    let mut cargo = context.cargo_test();
+    for package in ["portcullis-core", "portcullis-async", "xtask"] {
+        cargo.args(["--package", package]);
+    }
+    cargo.args(["--all-features", "--lib", "--bins"]);
+    for file in files.iter().filter(|file| !SLOW.contains(&file.as_str())) {
+        cargo.args(["--test", file]);
+    }
+    command::run_tests(&mut cargo)
+}
+
+/// The names of the test programs in a folder, each a file.
+fn tests_in(folder: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = entries.flatten().map(|entry| entry.path());
+    let sources = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let names = sources.filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()));
+    Ok(names.collect())
+}
+
 /// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be
 /// thorough: the profile `checked`, in `.cargo/config.toml`, has both.
 fn core_tests(context: &Context) -> Check {
@@ -235,6 +324,14 @@ fn doc_tests(context: &Context) -> Check {
 
 fn loom(context: &Context) -> Check {
     command::run_tests(&mut models(context))
+}
+
+fn quick_loom(context: &Context) -> Check {
+    let mut cargo = models(context);
+    for file in ["token_bucket", "concurrency", "queue"] {
+        cargo.args(["--test", file]);
+    }
+    command::run_tests(cargo.env("LOOM_MAX_PREEMPTIONS", "2"))
 }
 
 fn models(context: &Context) -> Command {

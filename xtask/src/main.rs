@@ -12,6 +12,8 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+#[cfg(test)]
+mod documents;
 mod figures;
 mod firmware;
 mod firmware_cost;
