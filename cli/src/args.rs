@@ -4,15 +4,16 @@ use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::limit::Limit;
+use crate::limit::{Limit, period};
+use crate::replay::{Format, Key};
 
 /// Rate limiting, to look at.
 ///
 /// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts
-/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` tells
-/// what a limit would have done to the requests of an access log.
+/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` shows what
+/// limits would have done to the requests of access logs.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -21,9 +22,10 @@ use crate::limit::Limit;
   portcullis                                    the demo
   portcullis demo --seconds 3 --threads 8
   portcullis replay access.log --limit 60/m
-  zcat access.log.*.gz | portcullis replay - --limit 10/s --burst 50
+  portcullis replay access.log* --limit 10/s:burst=50 --limit 100/m
   portcullis replay access.log.gz --limit 100/10s --algorithm sliding-window --json
   portcullis replay access.log --limit 1000000/m --cost bytes --key global
+  portcullis completions bash
 
 Exit code: 0 done, 1 a limiter broke its bound (demo), 2 the command line or the log cannot be used."
 )]
@@ -38,7 +40,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
-    Replay(ReplayArgs),
+    Replay(Box<ReplayArgs>),
+    Completions(CompletionsArgs),
 }
 
 impl Default for Command {
@@ -83,33 +86,61 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Replay an access log through a limit, and see what it would have denied.
+/// Replay access logs through one limit or several, and see what they would have denied.
 ///
-/// Reads the common and the combined log format of Apache and nginx, also compressed with gzip.
-/// Time is the log's: a line that is older than one before it counts as the newest time seen.
-/// Windows lie on the grid of the Unix epoch; a token bucket starts full and is refilled
+/// Time is the log's. Lines are judged in the order of their times, which are sorted within a
+/// horizon; memory grows with the lines of a horizon and the number of keys, not with the log.
+/// Windows lie on the grid of the Unix epoch. A token bucket starts full and is refilled
 /// continuously.
 ///
-/// A line without address, time, request, status and size in their places is malformed: it is
-/// counted and skipped. Of a line that is longer than 64 KiB only the beginning is looked at.
-/// Memory does not grow with the log, only with the number of addresses in it.
+/// Several logs are judged as one: the files of a rotated set in any order, or the logs of several
+/// servers. Each may be compressed with gzip. Name them, rather than joining them in a pipe: only
+/// then they can be merged by time.
+///
+/// A malformed line is counted and skipped. In the text formats, that is one without address, time,
+/// request, status and size in their places; referer and agent may be missing. Of a line that is
+/// longer than 64 KiB only the beginning is looked at.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "Formats:
+  auto      each line in any of the formats below; the default
+  common    `%h %l %u %t \"%r\" %>s %b`, also with referer and agent
+  combined  the same
+  vhost     combined, after the virtual host
+  json      a JSON object in each line, with the usual names of members
+  json:ROLE=MEMBER,...  others; roles: time, ip, size, user, path, host, referer, agent
+  '...'     a format as nginx ($remote_addr ...) or Apache (%h ...) writes it, alone or as the whole
+            directive (log_format, LogFormat)
+
+Keys:
+  ip        the address; ip/24 its network (IPv4, up to 32), ip/64 (IPv6, 33 to 128), ip/24/64 both
+  global    none: all requests share one limit
+  user, path, host, referer, agent
+  field:NAME  what the format calls NAME: an nginx variable, a header field of Apache's %{NAME}i, a
+            member of a JSON object
+  ip,path   a combination: all parts have to be equal
+  A request without the field has the value `-`.
+
+Examples:
   portcullis replay access.log --limit 60/m
-  zcat access.log.*.gz | portcullis replay - --limit 10/s --burst 50
+  portcullis replay access.log* --limit 10/s --limit 10/s:burst=50 --limit 100/m --top 20
+  ssh web cat access.log | portcullis replay - --limit 10/s --burst 50
   portcullis replay access.log.gz --limit 100/10s --algorithm sliding-window --segments 10 --json
-  portcullis replay access.log --limit 1000000/m --cost bytes --key global
+  portcullis replay access.log --limit 1000000/m --cost bytes --key ip/24/64
+  portcullis replay access.log --format '$remote_addr [$msec] $status $bytes_sent $http_x_key' \\
+      --key field:http_x_key,path
 
 Exit code: 0 done, 2 the command line or the log cannot be used.")]
 pub(crate) struct ReplayArgs {
-    /// The log, plain or gzip; `-` reads standard input
-    #[arg(value_name = "LOG")]
-    pub(crate) log: PathBuf,
-    /// N permits each PERIOD: a unit, or a number and a unit, of ms, s, m, h and d. [default: 60/m;
-    /// with `--cost bytes`, 10000000/m]
-    #[arg(long, value_name = "N/PERIOD")]
-    pub(crate) limit: Option<Limit>,
-    /// How the limit is kept
+    /// The logs, plain or gzip; `-` or /dev/stdin reads standard input
+    #[arg(value_name = "LOG", required = true, num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub(crate) logs: Vec<PathBuf>,
+    /// N permits each PERIOD: a unit, or a number and a unit, of ms, s, m, h and d. Repeated, it
+    /// compares the limits in a table. One limit's own settings follow it:
+    /// `10/s:algorithm=token-bucket,burst=50` or `10/s:algorithm=sliding-window,segments=10`.
+    /// [default: 60/m; with `--cost bytes`, 10000000/m]
+    #[arg(long = "limit", value_name = "N/PERIOD")]
+    pub(crate) limits: Vec<Limit>,
+    /// How limits are kept that do not say
     #[arg(
         long,
         value_enum,
@@ -124,15 +155,9 @@ pub(crate) struct ReplayArgs {
     /// The segments of a sliding window, up to 1024 [default: 8]
     #[arg(long, value_name = "N")]
     pub(crate) segments: Option<u32>,
-    /// Whether each address has a limit of its own, or all share one
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        hide_possible_values = true,
-        value_name = "ip|global"
-    )]
-    pub(crate) key: KeyBy,
+    /// What requests have in common that share a limit: see below
+    #[arg(long, value_name = "ip|global|...", default_value = "ip")]
+    pub(crate) key: Key,
     /// What a request costs: one permit, or one for each byte of the reply. A reply of size `-` or
     /// 0 costs nothing and passes
     #[arg(
@@ -143,9 +168,52 @@ pub(crate) struct ReplayArgs {
         value_name = "one|bytes"
     )]
     pub(crate) cost: Cost,
+    /// How lines are written: see below
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub(crate) format: Format,
+    /// `time`: lines are judged in the order of their times, ties in the order of the log. `log`:
+    /// in the order of the log, where a line that is older than one before it counts as the newest
+    /// time seen
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "time|log"
+    )]
+    pub(crate) order: OrderBy,
+    /// How far lines may be out of order for `--order time`. A line that is later still counts as
+    /// the newest time judged [default: 60s]
+    #[arg(long, value_name = "PERIOD", value_parser = period)]
+    pub(crate) horizon: Option<Duration>,
+    /// How many of the most denied keys are shown
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(crate) top: usize,
     /// Print one JSON object instead of a summary for people
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl ReplayArgs {
+    /// How far lines may be out of order and are sorted, if they are.
+    pub(crate) fn sorted_within(&self) -> Option<Duration> {
+        match self.order {
+            OrderBy::Time => Some(self.horizon.unwrap_or(Duration::from_mins(1))),
+            OrderBy::Log => None,
+        }
+    }
+}
+
+/// Print a script that completes the arguments of this program in a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis completions bash > ~/.local/share/bash-completion/completions/portcullis
+  portcullis completions zsh > \"${fpath[1]}/_portcullis\"
+  portcullis completions fish > ~/.config/fish/completions/portcullis.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// How a limit is kept.
@@ -154,20 +222,20 @@ pub(crate) enum Algorithm {
     /// A bucket of permits that is refilled continuously.
     #[default]
     TokenBucket,
-    /// So many permits in each window.
+    /// A number of permits in each window.
     FixedWindow,
-    /// So many permits in any window's worth of consecutive segments.
+    /// A number of permits in any window's worth of consecutive segments.
     SlidingWindow,
 }
 
-/// Who shares a limit.
+/// In which order lines are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KeyBy {
-    /// The requests of one address.
+pub(crate) enum OrderBy {
+    /// That of their times.
     #[default]
-    Ip,
-    /// All requests.
-    Global,
+    Time,
+    /// That of the log.
+    Log,
 }
 
 /// What a request costs.
@@ -191,7 +259,7 @@ macro_rules! spelled_as_an_argument {
     )*};
 }
 
-spelled_as_an_argument!(Algorithm, KeyBy, Cost);
+spelled_as_an_argument!(Algorithm, OrderBy, Cost);
 
 #[cfg(test)]
 mod tests {

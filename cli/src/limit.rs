@@ -1,59 +1,121 @@
-//! `--limit N/PERIOD`.
+//! `--limit N/PERIOD`, and lengths of time.
 
 use core::str::FromStr;
 use core::time::Duration;
 
-/// So many permits each so long, and how it was written.
+use clap::ValueEnum;
+
+use crate::args::Algorithm;
+
+/// N permits each PERIOD, and what was written about how they are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     /// N.
     pub(super) permits: u64,
     /// PERIOD.
     pub(super) period: Duration,
-    /// The text that was parsed.
+    /// What follows the colon.
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) burst: Option<u64>,
+    pub(super) segments: Option<u32>,
+    /// The text before the colon.
     pub(super) text: String,
 }
 
 const EXPECTED: &str = "expected N/PERIOD, for example 60/m, 100/10s or 5/500ms (units: ms, s, m, h, d; whole numbers)";
 
+const EXPECTED_SETTINGS: &str = "expected N/PERIOD:SETTING=VALUE,... with the settings algorithm, burst and segments, for example 10/s:burst=50";
+
 impl FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, settings) = match text.split_once(':') {
+            Some((text, settings)) => (text, Some(settings)),
+            None => (text, None),
+        };
         let (permits, period) = text.split_once('/').ok_or(EXPECTED)?;
-        let unit = period.trim_start_matches(|c: char| c.is_ascii_digit());
-        let count = match &period[..period.len() - unit.len()] {
-            "" => 1,
-            digits => whole(digits)?,
-        };
-        let millis: u64 = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(EXPECTED.into()),
-        };
-        let period = count
-            .checked_mul(millis)
-            .map(Duration::from_millis)
-            .ok_or("the period is too long")?;
-        Ok(Self {
-            permits: whole(permits)?,
-            period,
+        let mut limit = Self {
+            permits: whole(permits).map_err(|error| error.unwrap_or(EXPECTED.into()))?,
+            period: length(period).map_err(|error| error.unwrap_or(EXPECTED.into()))?,
+            algorithm: None,
+            burst: None,
+            segments: None,
             text: text.into(),
-        })
+        };
+        for setting in settings
+            .into_iter()
+            .flat_map(|settings| settings.split(','))
+        {
+            limit.set(setting)?;
+        }
+        Ok(limit)
     }
 }
 
-/// A number in digits alone.
-fn whole(digits: &str) -> Result<u64, String> {
+impl Limit {
+    fn set(&mut self, setting: &str) -> Result<(), String> {
+        let number = |text| whole(text).map_err(|error| error.unwrap_or(EXPECTED_SETTINGS.into()));
+        match setting.split_once('=') {
+            Some(("algorithm", name)) if self.algorithm.is_none() => {
+                let algorithm = Algorithm::from_str(name, false).map_err(|_| {
+                    format!(
+                        "unknown algorithm '{name}': token-bucket, fixed-window or sliding-window"
+                    )
+                })?;
+                self.algorithm = Some(algorithm);
+            }
+            Some(("burst", count)) if self.burst.is_none() => self.burst = Some(number(count)?),
+            Some(("segments", count)) if self.segments.is_none() => {
+                let count = u32::try_from(number(count)?).unwrap_or(u32::MAX);
+                self.segments = Some(count);
+            }
+            _ => return Err(EXPECTED_SETTINGS.into()),
+        }
+        Ok(())
+    }
+}
+
+/// A length of time: a unit, or a number and a unit.
+///
+/// # Errors
+///
+/// What was expected.
+pub(crate) fn period(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected a unit, or a number and a unit, for example 60s or 5m \
+                            (units: ms, s, m, h, d; whole numbers)";
+    length(text).map_err(|error| error.unwrap_or(EXPECTED.into()))
+}
+
+/// A length of time, or what is wrong with it if it is not its form.
+fn length(text: &str) -> Result<Duration, Option<String>> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let count = match &text[..text.len() - unit.len()] {
+        "" => 1,
+        digits => whole(digits)?,
+    };
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(None),
+    };
+    let millis = count.checked_mul(millis);
+    millis
+        .map(Duration::from_millis)
+        .ok_or_else(|| Some("the period is too long".into()))
+}
+
+/// A number in digits alone, or what is wrong with it if it is not its form.
+fn whole(digits: &str) -> Result<u64, Option<String>> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(EXPECTED.into());
+        return Err(None);
     }
     digits
         .parse()
-        .map_err(|_| format!("{digits} is too large a number"))
+        .map_err(|_| Some(format!("{digits} is too large a number")))
 }
 
 #[cfg(test)]
@@ -72,6 +134,36 @@ mod tests {
         assert_eq!(limit("5/500ms"), Ok((5, 500)));
         assert_eq!(limit("1/1h"), Ok((1, 3_600_000)));
         assert_eq!(limit("7/2d"), Ok((7, 172_800_000)));
+        assert_eq!(period("90s"), Ok(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn a_limit_may_say_how_it_is_kept() {
+        let limit: Limit = "10/s:burst=50,algorithm=token-bucket".parse().unwrap();
+        assert_eq!(
+            (limit.burst, limit.algorithm, &*limit.text),
+            (Some(50), Some(Algorithm::TokenBucket), "10/s")
+        );
+        let limit: Limit = "10/s:segments=4,algorithm=sliding-window".parse().unwrap();
+        assert_eq!(limit.segments, Some(4));
+        for text in [
+            "10/s:",
+            "10/s:50",
+            "10/s:bursts=5",
+            "10/s:burst=",
+            "10/s:burst=-1",
+            "10/s:burst=1,burst=1",
+            "10/s:burst=1,",
+            "10/s:burst=5:segments=6",
+        ] {
+            assert_eq!(
+                text.parse::<Limit>().unwrap_err(),
+                EXPECTED_SETTINGS,
+                "{text:?}"
+            );
+        }
+        let unknown = "10/s:algorithm=leaky".parse::<Limit>().unwrap_err();
+        assert!(unknown.contains("'leaky'"), "{unknown}");
     }
 
     #[test]
@@ -81,6 +173,12 @@ mod tests {
             "60/m/s", "٣/s",
         ] {
             assert_eq!(text.parse::<Limit>().unwrap_err(), EXPECTED, "{text:?}");
+        }
+        for text in ["", "60", "-1s", "s1"] {
+            assert!(
+                period(text).unwrap_err().starts_with("expected a unit"),
+                "{text:?}"
+            );
         }
         assert!(
             "99999999999999999999/s"

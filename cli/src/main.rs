@@ -5,11 +5,13 @@
 //! |---|---|
 //! | [`args`] | the command line |
 //! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked against what was recorded |
-//! | [`replay`] | an access log is read line by line, and each request is judged at the log's time |
+//! | [`replay`] | access logs are read line by line, and each request is judged at the log's time |
+//! | [`completions`] | scripts that complete its arguments in a shell |
 //! | [`failure`] | why the program stops, and the exit code of it |
 //! | [`text`] | numbers as people read them |
 
 mod args;
+mod completions;
 mod demo;
 mod failure;
 mod limit;
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command.unwrap_or_default() {
         Command::Demo(args) => demo::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Completions(args) => completions::run(&args),
     };
     match outcome {
         Ok(code) => code,

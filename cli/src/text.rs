@@ -15,6 +15,12 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
+/// `n` of something, which is called by the first noun if it is one, and else by the second.
+pub(crate) fn counted(n: u64, (one, several): (&str, &str)) -> String {
+    let noun = if n == 1 { one } else { several };
+    format!("{} {noun}", grouped(n))
+}
+
 /// How many of something there were in each second.
 #[expect(
     clippy::cast_precision_loss,
@@ -62,6 +68,15 @@ mod tests {
         assert_eq!(
             ["0", "999", "1,000", "12,345,678"],
             [0, 999, 1_000, 12_345_678].map(grouped).as_slice()
+        );
+    }
+
+    #[test]
+    fn one_of_something_is_singular() {
+        let addresses = |n| counted(n, ("address", "addresses"));
+        assert_eq!(
+            [0, 1, 2, 1_000].map(addresses),
+            ["0 addresses", "1 address", "2 addresses", "1,000 addresses"]
         );
     }
 

@@ -134,6 +134,8 @@ fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide
                     key,
                     "--cost",
                     cost,
+                    "--order",
+                    "log",
                 ],
                 more,
             ]

@@ -2,10 +2,12 @@
 
 mod common;
 
+use core::fmt::Write;
 use std::io::Read;
 use std::process::Stdio;
 
 use common::{Scratch, counts, gzip, json, line, portcullis, replay, text};
+use serde_json::{Value, json};
 
 /// Ten requests of one address in ten seconds, and one of another.
 fn eleven() -> Vec<u8> {
@@ -74,14 +76,250 @@ fn a_very_long_line_is_judged_by_its_beginning() {
 }
 
 #[test]
-fn an_older_line_counts_as_the_newest_time_seen_by_anyone() {
+fn in_the_order_of_the_log_an_older_line_counts_as_the_newest_time_seen_of_all_keys() {
     let log = line("192.0.2.1", 0, "1") + &line("192.0.2.2", 30, "1") + &line("192.0.2.1", 10, "1");
     assert_eq!(
-        counts(log.as_bytes(), &["--limit", "1/30s"]),
+        counts(log.as_bytes(), &["--limit", "1/30s", "--order", "log"]),
         [3, 3, 0, 0, 2]
     );
     let log = line("192.0.2.1", 30, "1") + &line("192.0.2.1", 0, "1") + &line("192.0.2.1", 31, "1");
-    assert_eq!(counts(log.as_bytes(), &["--limit", "1/s"]), [3, 2, 1, 0, 1]);
+    assert_eq!(
+        counts(log.as_bytes(), &["--limit", "1/s", "--order", "log"]),
+        [3, 2, 1, 0, 1]
+    );
+}
+
+#[test]
+fn standard_input_has_two_names() {
+    let log = eleven();
+    let file = Scratch::new("stdin.log", &log);
+    for name in ["-", "/dev/stdin"] {
+        let output = portcullis(&["replay", name, "--limit", "3/d"])
+            .stdin(std::fs::File::open(file.path()).unwrap())
+            .output()
+            .unwrap();
+        let summary = text(&output.stdout);
+        assert!(
+            summary.starts_with("standard input: 11 requests of 2 addresses, "),
+            "{summary}"
+        );
+    }
+    refused(
+        &["replay", "-", "/dev/stdin"],
+        "standard input is named twice",
+    );
+}
+
+#[test]
+fn byte_order_marks_are_no_part_of_an_address() {
+    let marked = [b"\xef\xbb\xbf".to_vec(), eleven()].concat();
+    let twice = [marked.clone(), marked.clone()].concat();
+    assert_eq!(counts(&marked, &THREE), [11, 4, 7, 0, 2]);
+    assert_eq!(counts(&gzip(&twice), &THREE), [22, 5, 17, 0, 2]);
+    let utf_16: Vec<u8> = [0xfeff_u16]
+        .into_iter()
+        .chain(text(&eleven()).encode_utf16())
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let output = replay(&utf_16, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("cannot read standard input: it is UTF-16"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_refused_with_its_first_line() {
+    let log = b"Nov 23 06:00:01 web sshd[77]: Accepted \x1b[2J\n192.0.2.1 -\n";
+    let output = replay(log, &[]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    for expected in [
+        "portcullis: nothing can be read in standard input: 2 lines\n",
+        "  line 1:   Nov 23 06:00:01 web sshd[77]: Accepted \\x1b[2J\n",
+        "  expected: ADDRESS IDENT USER [17/May/2015:10:05:03 +0200] \"REQUEST\" STATUS SIZE",
+        "            not found at column 17: TIME\n",
+        "  expected: HOST ADDRESS IDENT USER [",
+        "  expected: a JSON object with a time (@timestamp or ",
+    ] {
+        assert!(
+            error.contains(expected),
+            "{expected:?} is missing in\n{error}"
+        );
+    }
+    let output = replay(b"{\"time\":\"noon\",\"ip\":\"a\"}\n", &["--format", "json"]);
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("date), which is \"noon\" here and an address"),
+        "{error}"
+    );
+    let output = replay(b"a b\n", &["--format", "[$time_local] $remote_addr"]);
+    let error = text(&output.stderr);
+    let expected = "not found at column 1: [\n";
+    assert!(
+        error.contains("1 line\n") && error.contains(expected),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrong_log_among_others_is_named() {
+    let (right, wrong) = (
+        Scratch::new("right.log", &eleven()),
+        Scratch::new("wrong.log", b"not a log\nat all\n"),
+    );
+    let output = portcullis(&["replay", wrong.path(), right.path()])
+        .output()
+        .unwrap();
+    let summary = text(&output.stdout);
+    for expected in [
+        "2 logs: 11 requests",
+        &format!("nothing can be read in {}: 2 lines", wrong.path()),
+    ] {
+        assert!(
+            summary.contains(expected),
+            "{expected:?} is missing in\n{summary}"
+        );
+    }
+}
+
+#[test]
+fn every_format_and_key_reaches_the_limit_it_belongs_to() {
+    let mut json = String::new();
+    for (second, tenant) in ["a", "b", "a", "a"].iter().enumerate() {
+        let headers = format!("{{\"X-Tenant\":[\"{tenant}\"]}}");
+        let request = format!("{{\"remote_ip\":\"::1\",\"headers\":{headers}}}");
+        let _ = writeln!(
+            json,
+            "{{\"ts\":17000000{second}1.5,\"request\":{request},\"size\":9}}"
+        );
+    }
+    let tenant = "field:request.headers.X-Tenant";
+    assert_eq!(
+        counts(json.as_bytes(), &["--limit", "1/h"]),
+        [4, 1, 3, 0, 1]
+    );
+    assert_eq!(
+        counts(json.as_bytes(), &["--limit", "1/h", "--key", tenant]),
+        [4, 2, 2, 0, 2]
+    );
+    let addresses = [
+        "2001:db8::1",
+        "2001:db8::2",
+        "2001:db8:1::1",
+        "192.0.2.1",
+        "192.0.2.9",
+    ];
+    let log: String = addresses
+        .iter()
+        .map(|address| line(address, 0, "1"))
+        .collect();
+    for (key, keys) in [
+        ("ip", 5),
+        ("ip/64", 4),
+        ("ip/24", 4),
+        ("ip/24/64", 3),
+        ("ip/24/32", 2),
+        ("path", 1),
+        ("ip/24/64,path", 3),
+        ("user", 1),
+        ("global", 1),
+    ] {
+        let denied = 5 - keys;
+        assert_eq!(
+            counts(log.as_bytes(), &["--limit", "1/d", "--key", key]),
+            [5, keys, denied, 0, keys],
+            "{key}"
+        );
+    }
+    let own = "$remote_addr|$msec|$http_x_key|$bytes_sent";
+    let log = "192.0.2.1|1700000000.500|k1|7\n192.0.2.2|1700000000.250|k1|8\nx|y|z|8\n";
+    let args = [
+        "--format",
+        own,
+        "--key",
+        "field:http_x_key",
+        "--cost",
+        "bytes",
+        "--limit",
+        "8/d",
+    ];
+    assert_eq!(counts(log.as_bytes(), &args), [2, 1, 1, 1, 1]);
+}
+
+#[test]
+fn fractions_of_a_second_count() {
+    let mut log = String::new();
+    for millis in [100, 600, 1_099, 1_100] {
+        let time = 1_700_000_000_000_u64 + millis;
+        let _ = writeln!(log, "{{\"ts\":{time},\"ip\":\"a\"}}");
+    }
+    assert_eq!(counts(log.as_bytes(), &["--limit", "1/s"]), [4, 2, 2, 0, 1]);
+    assert_eq!(
+        counts(
+            log.as_bytes(),
+            &["--limit", "1/s", "--algorithm", "fixed-window"]
+        ),
+        [4, 2, 2, 0, 1]
+    );
+    assert_eq!(
+        counts(log.as_bytes(), &["--limit", "1/500ms"]),
+        [4, 3, 1, 0, 1]
+    );
+}
+
+#[test]
+fn several_limits_in_one_pass_decide_as_each_alone() {
+    let log = eleven();
+    let limits: [&[&str]; 4] = [
+        &["--limit", "3/d"],
+        &["--limit", "1/2s:burst=2"],
+        &["--limit", "4/5s:algorithm=fixed-window"],
+        &["--limit", "4/5s:algorithm=sliding-window,segments=5"],
+    ];
+    let together = json(&log, &limits.concat());
+    assert_eq!(together["limits"].as_array().unwrap().len(), limits.len());
+    for (outcome, limit) in together["limits"].as_array().unwrap().iter().zip(limits) {
+        let alone = json(&log, limit);
+        assert_eq!(*outcome, alone["limits"][0], "{limit:?}");
+        for name in [
+            "limit",
+            "algorithm",
+            "allowed",
+            "denied",
+            "burst",
+            "segments",
+            "top",
+            "series",
+        ] {
+            assert_eq!(outcome.get(name), alone.get(name), "{limit:?} {name}");
+        }
+    }
+    assert_eq!(together["denied"], together["limits"][0]["denied"]);
+    let different: std::collections::BTreeSet<_> = together["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|outcome| outcome["denied"].as_u64())
+        .collect();
+    assert!(different.len() > 2, "{different:?}");
+
+    let output = replay(&log, &[&limits.concat()[..], &["--top", "1"]].concat());
+    let summary = text(&output.stdout);
+    for expected in [
+        "4 limits of requests for each address\n",
+        "limit  algorithm                        allowed        denied           addresses denied",
+        "3/d    token-bucket    burst 3                4             7   63.6 %                 1",
+        "4/5s   sliding-window  5 segments ",
+        "Most limited by 1/2s, token-bucket",
+    ] {
+        assert!(
+            summary.contains(expected),
+            "{expected:?} is missing in\n{summary}"
+        );
+    }
 }
 
 #[test]
@@ -164,6 +402,105 @@ fn json_is_one_object_with_what_was_asked_for() {
 }
 
 #[test]
+fn json_has_the_most_denied_keys_the_span_and_the_series() {
+    let log = [
+        eleven(),
+        b"\xff - - [01/Mar/2024:00:00:11 +0000] \"\" 200 5\n".repeat(5),
+    ]
+    .concat();
+    let json = json(&log, &["--limit", "3/d", "--key", "ip,path"]);
+    let most = json!([
+        {"key": {"ip": "192.0.2.1", "path": "/"}, "allowed": 3, "denied": 7},
+        {"key": {"ip": "\\xff", "path": "-"}, "allowed": 3, "denied": 2},
+    ]);
+    assert_eq!(json["top"], most);
+    let span = json!({"first": "2024-03-01T00:00:00Z", "newest": "2024-03-01T00:00:11Z"});
+    assert_eq!(json["span"], span);
+    assert_eq!(json["series"]["width_s"], 1);
+    let rows = json["series"]["rows"].as_array().unwrap();
+    assert_eq!(
+        rows[11],
+        json!({"time": "2024-03-01T00:00:11Z", "allowed": 3, "denied": 2})
+    );
+    let sum = |name: &str| {
+        rows.iter()
+            .map(|row| row[name].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(
+        [json!(sum("allowed")), json!(sum("denied"))],
+        [&json["allowed"], &json["denied"]].map(Value::clone)
+    );
+    assert_eq!(
+        json["logs"],
+        json!([{"log": "standard input", "requests": 16, "malformed": 0}])
+    );
+}
+
+#[test]
+fn as_many_of_the_most_denied_keys_are_shown_as_are_asked_for() {
+    let log: String = (1..=20)
+        .map(|host| line(&format!("192.0.2.{host}"), 0, "1").repeat(host + 1))
+        .collect();
+    for (top, shown) in [("0", 0), ("1", 1), ("3", 3), ("100", 20)] {
+        let json = json(log.as_bytes(), &["--limit", "1/d", "--top", top]);
+        let keys = json["top"].as_array().unwrap();
+        assert_eq!(keys.len(), shown);
+        let denied = keys.iter().map(|key| key["denied"].as_u64().unwrap());
+        let expected: Vec<u64> = (0..shown as u64).map(|place| 20 - place).collect();
+        assert_eq!(denied.collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(
+        json(log.as_bytes(), &[])["top"].as_array().unwrap().len(),
+        0
+    );
+    assert_eq!(
+        json(log.as_bytes(), &["--limit", "1/d"])["top"]
+            .as_array()
+            .unwrap()
+            .len(),
+        10
+    );
+}
+
+#[test]
+fn one_of_something_is_singular() {
+    for (log, expected) in [
+        (line("192.0.2.1", 0, "1"), "1 request of 1 address, "),
+        (
+            line("192.0.2.1", 0, "1").repeat(2),
+            "2 requests of 1 address, ",
+        ),
+        (String::new(), "0 requests of 0 addresses\n"),
+    ] {
+        let summary = text(&replay(log.as_bytes(), &[]).stdout);
+        assert!(
+            summary.starts_with(&format!("standard input: {expected}")),
+            "{summary}"
+        );
+    }
+}
+
+#[test]
+fn shells_complete_the_arguments() {
+    for (shell, expected) in [
+        ("bash", "_portcullis()"),
+        ("zsh", "#compdef portcullis"),
+        ("fish", "complete -c portcullis"),
+        ("elvish", "edit:completion:arg-completer[portcullis]"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
+        let output = portcullis(&["completions", shell]).output().unwrap();
+        let script = text(&output.stdout);
+        assert!(
+            script.contains(expected) && script.contains("horizon"),
+            "{shell}: {script}"
+        );
+    }
+    refused(&["completions", "tcsh"], "invalid value 'tcsh'");
+}
+
+#[test]
 fn people_see_the_most_limited_and_a_chart() {
     let log = eleven();
     let hostile =
@@ -233,7 +570,29 @@ fn a_command_line_that_cannot_be_kept_is_refused() {
         &["--algorithm", "leaky-bucket"],
         "invalid value 'leaky-bucket'",
     );
-    with(&["--key", "user"], "invalid value 'user'");
+    with(&["--key", "ips"], "expected `global`, or one or more of ip");
+    with(&["--key", "ip/129"], "expected ip/24");
+    with(&["--format", "clf"], "expected auto, common,");
+    with(&["--format", "$remote_addr"], "the format has no time");
+    with(
+        &["--format", "common", "--key", "host"],
+        "lines of the format have none",
+    );
+    with(&["--order", "size"], "invalid value 'size'");
+    with(
+        &["--horizon", "60"],
+        "expected a unit, or a number and a unit",
+    );
+    with(
+        &["--horizon", "60s", "--order", "log"],
+        "--horizon is for --order time, not for --order log",
+    );
+    with(&["--top=-1"], "invalid value '-1'");
+    with(&["--limit", "5/s:burst"], "expected N/PERIOD:SETTING=VALUE");
+    with(
+        &["--limit", "5/s", "--limit", "6/s:segments=4"],
+        "--limit 6/s: segments is for sliding-window, not for token-bucket",
+    );
     with(&["--cost", "two"], "invalid value 'two'");
     with(&["--burst=-1"], "invalid value '-1'");
     with(&["--colour"], "--colour");
@@ -254,37 +613,46 @@ fn a_command_line_that_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn settings_that_the_library_refuses_are_refused_with_its_words() {
+fn a_setting_that_cannot_be_kept_is_refused_by_its_name() {
     let with = |args: &[&str], message: &str| refused(&[&["replay", "-"], args].concat(), message);
-    with(&["--limit", "0/s"], "burst is zero: give at least 1");
-    with(&["--burst", "0"], "burst is zero: give at least 1");
-    with(&["--limit", "5/0s"], "period is zero: give at least 1");
-    with(&["--limit", "5/200000d"], "period is too large: at most");
+    let algorithms = ["token-bucket", "fixed-window", "sliding-window"];
+    for algorithm in algorithms {
+        let args = ["--algorithm", algorithm, "--limit"];
+        let of = |limit| [&args[..], &[limit]].concat();
+        with(
+            &of("0/s"),
+            "--limit 0/s: 0 permits would deny every request: give at least 1",
+        );
+        with(
+            &of("5/0s"),
+            "--limit 5/0s: the period is 0: give at least 1ms",
+        );
+        let too_long = format!("--limit 5/200000d, {algorithm}: ");
+        with(&of("5/200000d"), &too_long);
+    }
+    with(
+        &["--burst", "0"],
+        "--limit 60/m: burst is 0: give at least 1",
+    );
+    with(
+        &["--limit", "9/s:burst=0"],
+        "--limit 9/s: burst is 0: give at least 1",
+    );
     with(
         &["--burst", "18446744073709551615"],
-        "burst is too large: at most",
+        "--limit 60/m, token-bucket: burst ",
     );
+    let large = "9000000000000000000/s";
     with(
-        &["--algorithm", "fixed-window", "--limit", "0/s"],
-        "limit is zero: give at least 1",
+        &["--algorithm", "fixed-window", "--limit", large],
+        "--limit 9000000000000000000/s, fixed-window: limit ",
     );
+    let sliding = |segments| ["--algorithm", "sliding-window", "--segments", segments];
     with(
-        &[
-            "--algorithm",
-            "fixed-window",
-            "--limit",
-            "9000000000000000000/s",
-        ],
-        "limit is too large: at most",
+        &sliding("0"),
+        "--limit 60/m: segments is 0: give at least 1",
     );
-    with(
-        &["--algorithm", "sliding-window", "--segments", "0"],
-        "segments is zero: give at least 1",
-    );
-    with(
-        &["--algorithm", "sliding-window", "--segments", "1025"],
-        "segments is too large: at most 1024",
-    );
+    with(&sliding("1025"), "--limit 60/m, sliding-window: segments ");
 }
 
 #[test]
@@ -312,12 +680,13 @@ fn a_reader_that_has_had_enough_is_no_error() {
 }
 
 #[test]
-fn the_help_lists_both_commands_with_examples() {
+fn the_help_lists_the_commands_with_examples() {
     let output = portcullis(&["--help"]).output().unwrap();
     let help = text(&output.stdout);
     for expected in [
         "demo ",
         "replay ",
+        "completions ",
         "Examples:",
         "portcullis replay access.log --limit 60/m",
         "Exit code:",

@@ -1,25 +1,34 @@
-//! The log as lines: from a file or standard input, plain or gzip, in constant memory.
+//! The lines of one log: from a file or standard input, plain or gzip, in constant memory.
+//!
+//! Lines are slices of one buffer, so reading a line copies and allocates nothing.
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
+use memchr::memchr;
 
 /// How much of a line is kept. What a replay needs stands at the beginning, so the rest of a longer
 /// one is skipped.
-const LONGEST: u64 = 64 * 1024;
+const LONGEST: usize = 64 * 1024;
 
-const BUFFER: usize = 128 * 1024;
+/// Room for a whole line and the beginning of the next ones.
+const BUFFER: usize = 2 * LONGEST;
 
-/// The name of a log that stands for standard input.
-const STANDARD_INPUT: &str = "-";
+/// The byte order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What `log` is called when people are told of it.
+/// Whether `log` is a name of standard input.
+pub(crate) fn is_standard_input(log: &Path) -> bool {
+    log == Path::new("-") || log == Path::new("/dev/stdin")
+}
+
+/// What messages call `log`.
 pub(crate) fn name(log: &Path) -> Cow<'_, str> {
-    if log == Path::new(STANDARD_INPUT) {
+    if is_standard_input(log) {
         "standard input".into()
     } else {
         log.to_string_lossy()
@@ -36,87 +45,138 @@ pub(crate) struct Line<'a> {
 
 /// The lines of a log, one after the other in the same memory.
 pub(crate) struct Lines {
-    source: Box<dyn BufRead>,
-    line: Vec<u8>,
-    progress: ProgressBar,
+    source: Box<dyn Read>,
+    buffer: Box<[u8]>,
+    /// What has been read and not yet returned: `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    /// The beginning of the present line has been returned; its rest is skipped.
+    skipping: bool,
 }
 
 impl Lines {
-    /// Opens `log`, or standard input for `-`, and finds out by its first bytes whether it is gzip.
-    pub(crate) fn open(log: &Path) -> io::Result<Self> {
-        let (source, length): (Box<dyn Read>, u64) = if log == Path::new(STANDARD_INPUT) {
-            (Box::new(io::stdin().lock()), 0)
+    /// Opens `log` and finds out by its first bytes whether it is gzip. What is read advances
+    /// `progress`.
+    pub(crate) fn open(log: &Path, progress: &ProgressBar) -> io::Result<Self> {
+        if is_standard_input(log) {
+            Self::new(progress.wrap_read(io::stdin()))
         } else {
-            let file = File::open(log)?;
-            let length = file.metadata()?.len();
-            (Box::new(file), length)
+            Self::new(progress.wrap_read(File::open(log)?))
+        }
+    }
+
+    fn new(source: impl Read + 'static) -> io::Result<Self> {
+        let mut lines = Self {
+            source: decoded(source)?,
+            buffer: vec![0; BUFFER].into(),
+            start: 0,
+            end: 0,
+            skipping: false,
         };
-        let progress = progress(length);
-        let source = decoded(progress.wrap_read(source))?;
-        Ok(Self {
-            source,
-            line: Vec::new(),
-            progress,
-        })
+        // Two bytes tell; a pipe may deliver them one by one.
+        while lines.end < 2 && lines.fill()? {}
+        if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = lines.buffer[..lines.end] {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "it is UTF-16, as its byte order mark says; convert it to UTF-8 \
+                 (for example: iconv -f UTF-16 -t UTF-8)",
+            ));
+        }
+        Ok(lines)
     }
 
     /// The next line, or `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
-        self.line.clear();
-        self.source
-            .by_ref()
-            .take(LONGEST)
-            .read_until(b'\n', &mut self.line)?;
-        if self.line.is_empty() {
-            return Ok(None);
-        }
-        let ended = self.line.pop_if(|&mut last| last == b'\n').is_some();
-        let cut = !ended && self.line.len() as u64 == LONGEST;
-        if cut {
-            self.source.skip_until(b'\n')?;
-        } else {
-            self.line.pop_if(|&mut last| last == b'\r');
-        }
-        Ok(Some(Line {
-            bytes: &self.line,
-            cut,
-        }))
+        let (length, next) = loop {
+            let held = &self.buffer[self.start..self.end];
+            match memchr(b'\n', held) {
+                Some(length) if self.skipping => {
+                    self.start += length + 1;
+                    self.skipping = false;
+                }
+                Some(length) => break (length, length + 1),
+                None if self.skipping => {
+                    self.start = self.end;
+                    if !self.fill()? {
+                        return Ok(None);
+                    }
+                }
+                None if held.len() > LONGEST => {
+                    self.skipping = true;
+                    break (held.len(), held.len());
+                }
+                None => {
+                    if !self.fill()? {
+                        let rest = self.end - self.start;
+                        if rest == 0 {
+                            return Ok(None);
+                        }
+                        break (rest, rest);
+                    }
+                }
+            }
+        };
+        let line = &self.buffer[self.start..self.start + length];
+        self.start += next;
+        let (line, cut) = match line.get(..LONGEST) {
+            Some(beginning) if length > LONGEST => (beginning, true),
+            _ => (line.strip_suffix(b"\r").unwrap_or(line), false),
+        };
+        // Logs that were joined have a mark in their midst.
+        let bytes = line.strip_prefix(MARK).unwrap_or(line);
+        Ok(Some(Line { bytes, cut }))
     }
-}
 
-impl Drop for Lines {
-    fn drop(&mut self) {
-        self.progress.finish_and_clear();
+    /// Reads more behind what is held; `false` at the end of the log.
+    fn fill(&mut self) -> io::Result<bool> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Ok(false),
+                Ok(more) => {
+                    self.end += more;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
 /// The plain bytes of a source that may be gzip, of one member or several.
-fn decoded(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
-    let mut source = BufReader::with_capacity(BUFFER, source);
+fn decoded(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     // A pipe may deliver the first byte alone.
     let mut start = Vec::new();
     source.by_ref().take(2).read_to_end(&mut start)?;
     let gzip = start == [0x1f, 0x8b];
     let source = Cursor::new(start).chain(source);
     Ok(if gzip {
-        Box::new(BufReader::with_capacity(
-            BUFFER,
-            MultiGzDecoder::new(source),
-        ))
+        Box::new(MultiGzDecoder::new(BufReader::with_capacity(
+            BUFFER, source,
+        )))
     } else {
         Box::new(source)
     })
 }
 
-/// A bar, or without a known length a counter, on standard error; nothing if that is not a
-/// terminal.
-fn progress(length: u64) -> ProgressBar {
+/// A bar for the reading of all `logs`, or without a known length a counter, on standard error;
+/// nothing if that is not a terminal.
+pub(crate) fn progress<'a>(logs: impl Iterator<Item = &'a Path>) -> ProgressBar {
+    let length = logs
+        .map(|log| match log.metadata() {
+            Ok(metadata) if metadata.is_file() && !is_standard_input(log) => Some(metadata.len()),
+            _ => None,
+        })
+        .sum::<Option<u64>>();
     let (bar, template) = match length {
-        0 => (
+        None => (
             ProgressBar::new_spinner(),
             "{spinner} {bytes} read, {bytes_per_sec}",
         ),
-        _ => (
+        Some(length) => (
             ProgressBar::new(length),
             "{bar:24} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go",
         ),
@@ -131,27 +191,29 @@ fn progress(length: u64) -> ProgressBar {
 mod tests {
     use super::*;
 
-    /// Delivers a byte at a time, as a slow pipe does.
-    struct Trickle(Cursor<Vec<u8>>);
+    /// Delivers at most so many bytes at a time, as a slow pipe does.
+    struct Trickle(Cursor<Vec<u8>>, usize);
 
     impl Read for Trickle {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let end = buffer.len().min(1);
+            let end = buffer.len().min(self.1);
             self.0.read(&mut buffer[..end])
         }
     }
 
+    /// The lines of `text`, which are the same however it is delivered.
     fn lines(text: &[u8]) -> Vec<(Vec<u8>, bool)> {
-        let source = decoded(Trickle(Cursor::new(text.to_vec()))).unwrap();
-        let mut lines = Lines {
-            source,
-            line: Vec::new(),
-            progress: ProgressBar::hidden(),
+        let read = |at_a_time| {
+            let mut lines = Lines::new(Trickle(Cursor::new(text.to_vec()), at_a_time)).unwrap();
+            let mut all = Vec::new();
+            while let Some(line) = lines.next().unwrap() {
+                all.push((line.bytes.to_vec(), line.cut));
+            }
+            all
         };
-        let mut all = Vec::new();
-        while let Some(line) = lines.next().unwrap() {
-            all.push((line.bytes.to_vec(), line.cut));
-        }
+        let all = read(usize::MAX);
+        // A byte at a time makes a long line a test of patience.
+        assert_eq!(read(if text.len() < 1000 { 1 } else { 4093 }), all);
         all
     }
 
@@ -162,28 +224,55 @@ mod tests {
         assert_eq!(lines(b"a\n\nb\r\nc\n"), expected);
         assert_eq!(lines(b""), []);
         assert_eq!(lines(b"\x1f"), [(vec![0x1f], false)]);
+        assert_eq!(lines(b"\n"), [(vec![], false)]);
     }
 
     #[test]
     fn a_long_line_is_cut_and_the_next_one_is_whole() {
-        let longest = usize::try_from(LONGEST).unwrap();
-        for length in [longest + 1, 3 * longest + 7] {
+        for length in [LONGEST + 1, BUFFER - 1, BUFFER, BUFFER + 1, 3 * BUFFER + 7] {
             let text = [vec![b'x'; length], b"\nnext".to_vec()].concat();
             assert_eq!(
                 lines(&text),
-                [(vec![b'x'; longest], true), (b"next".to_vec(), false)]
+                [(vec![b'x'; LONGEST], true), (b"next".to_vec(), false)]
+            );
+            assert_eq!(lines(&text[..length]), [(vec![b'x'; LONGEST], true)]);
+        }
+        for length in [LONGEST - 1, LONGEST] {
+            let text = [vec![b'x'; length], b"\nnext".to_vec()].concat();
+            assert_eq!(
+                lines(&text),
+                [(vec![b'x'; length], false), (b"next".to_vec(), false)]
             );
         }
-        let text = [vec![b'x'; longest - 1], b"\nnext".to_vec()].concat();
-        assert_eq!(
-            lines(&text),
-            [(vec![b'x'; longest - 1], false), (b"next".to_vec(), false)]
+    }
+
+    #[test]
+    fn many_lines_pass_through_the_buffer_unharmed() {
+        let text: Vec<String> = (0..60_000).map(|n| format!("line {n}")).collect();
+        let read = lines(text.join("\n").as_bytes());
+        assert_eq!(read.len(), text.len());
+        assert!(
+            read.iter()
+                .zip(&text)
+                .all(|((line, cut), text)| line == text.as_bytes() && !cut)
         );
     }
 
     #[test]
-    fn gzip_is_told_by_its_first_bytes_even_if_they_come_one_by_one() {
-        use io::Write;
+    fn a_mark_of_utf_8_is_no_part_of_a_line_and_utf_16_is_refused() {
+        assert_eq!(
+            lines(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n"),
+            ["one", "two"].map(|line| (line.as_bytes().to_vec(), false))
+        );
+        for text in [&b"\xff\xfea\0\n\0"[..], b"\xfe\xff\0a\0\n"] {
+            let error = Lines::new(Cursor::new(text.to_vec())).err().unwrap();
+            assert!(error.to_string().contains("UTF-16"), "{error}");
+        }
+    }
+
+    #[test]
+    fn gzip_is_recognized_by_its_first_bytes_even_if_they_come_one_by_one() {
+        use std::io::Write;
         let member = |text: &[u8]| {
             let mut encoder =
                 flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

@@ -1,68 +1,116 @@
-//! A limiter for each key, and what they decided.
+//! A limiter for each key and each limit, and what they decided.
 
-use std::collections::HashMap;
+use portcullis_core::{Limiter, Timestamp};
 
-use portcullis_core::{Limiter, SettingsError, Timestamp};
-
-use super::line::Request;
+use super::order::Record;
 use super::settings::Settings;
+use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
-use crate::args::{Cost, KeyBy};
+use crate::args::Cost;
 use crate::failure::Failure;
 
-/// Judges requests in the order in which they are given.
+/// Judges requests in the order in which they are given, by several limits that know nothing of
+/// each other.
 pub(crate) struct Judge {
-    settings: Settings,
-    keys: HashMap<Box<[u8]>, Key>,
-    timeline: Timeline,
+    trials: Vec<Trial>,
+    cost: Cost,
+    requests: u64,
+    /// The times of the first request and of the newest, in milliseconds.
     span: Option<(u64, u64)>,
+    late: u64,
 }
 
-/// One key's limiter, and what it decided.
-pub(crate) struct Key {
-    limiter: Box<dyn Limiter>,
+/// One limit, and what it decided.
+pub(crate) struct Trial {
+    settings: Settings,
+    /// By the numbers of the keys.
+    keys: Vec<Key>,
+    timeline: Timeline,
+}
+
+/// One key's limiter, once it has had a request, and what it decided.
+#[derive(Default)]
+struct Key {
+    limiter: Option<Box<dyn Limiter>>,
     tally: Tally,
 }
 
 impl Judge {
     /// Nothing has been seen yet.
-    pub(crate) fn new(settings: Settings) -> Self {
-        Self {
+    pub(crate) fn new(settings: Vec<Settings>, cost: Cost) -> Self {
+        let trial = |settings| Trial {
             settings,
-            keys: HashMap::new(),
+            keys: Vec::new(),
             timeline: Timeline::default(),
+        };
+        Self {
+            trials: settings.into_iter().map(trial).collect(),
+            cost,
+            requests: 0,
             span: None,
+            late: 0,
         }
     }
 
     /// Judges a request at the log's time, which never goes back: a request that is older than one
-    /// before it counts at the newest time seen.
+    /// before it counts at the newest time.
     ///
     /// # Errors
     ///
     /// [`Failure::Refused`] if no limiter can be built for a new key.
-    pub(crate) fn request(&mut self, request: &Request<'_>) -> Result<(), Failure> {
+    pub(crate) fn request(&mut self, request: Record) -> Result<(), Failure> {
         let (first, newest) = self.span.unwrap_or((request.time, request.time));
         let now = newest.max(request.time);
         self.span = Some((first, now));
-        let permits = match self.settings.cost {
+        self.requests += 1;
+        self.late += u64::from(request.time < now);
+        let permits = match self.cost {
             Cost::One => 1,
             Cost::Bytes => request.bytes,
         };
-        let key = match self.settings.key {
-            KeyBy::Ip => request.address,
-            KeyBy::Global => &[],
-        };
-        let allowed = if let Some(key) = self.keys.get_mut(key) {
-            key.judge(now, permits)
+        for trial in &mut self.trials {
+            trial.request(now, request.key as usize, permits)?;
+        }
+        Ok(())
+    }
+
+    /// The limits, in the order in which they were given.
+    pub(crate) fn trials(&self) -> &[Trial] {
+        &self.trials
+    }
+
+    /// How many requests were judged.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// The times of the first request and of the newest, in milliseconds since the Unix epoch.
+    pub(crate) fn span(&self) -> Option<(u64, u64)> {
+        self.span
+    }
+
+    /// How many requests counted at a later time than their own.
+    pub(crate) fn late(&self) -> u64 {
+        self.late
+    }
+}
+
+impl Trial {
+    fn request(&mut self, now: u64, key: usize, permits: u64) -> Result<(), Failure> {
+        if key >= self.keys.len() {
+            self.keys.resize_with(key + 1, Key::default);
+        }
+        let key = &mut self.keys[key];
+        let limiter = if let Some(limiter) = &key.limiter {
+            limiter
         } else {
-            let mut new = Key::new(&self.settings, now)
-                .map_err(|error| Failure::Refused(error.to_string()))?;
-            let allowed = new.judge(now, permits);
-            self.keys.insert(key.into(), new);
-            allowed
+            let limiter = self.settings.limiter(now);
+            let limiter = limiter.map_err(|error| Failure::Refused(error.to_string()))?;
+            key.limiter.insert(limiter)
         };
-        self.timeline.add(now, allowed);
+        let allowed = take(&**limiter, timestamp(now), permits);
+        key.tally.count(allowed);
+        self.timeline.add(now / 1_000, allowed);
         Ok(())
     }
 
@@ -71,21 +119,15 @@ impl Judge {
         &self.settings
     }
 
-    /// How many keys there are.
-    pub(crate) fn keys(&self) -> usize {
-        self.keys.len()
-    }
-
     /// All decisions.
     pub(crate) fn total(&self) -> Tally {
-        self.keys
-            .values()
-            .fold(Tally::default(), |sum, key| sum + key.tally)
+        let tallies = self.keys.iter().map(|key| key.tally);
+        tallies.fold(Tally::default(), |sum, tally| sum + tally)
     }
 
-    /// The times of the first request and of the newest, in seconds since the Unix epoch.
-    pub(crate) fn span(&self) -> Option<(u64, u64)> {
-        self.span
+    /// How many keys were denied at least once.
+    pub(crate) fn denied_keys(&self) -> usize {
+        self.keys.iter().filter(|key| key.tally.denied > 0).count()
     }
 
     /// Admitted and denied over time.
@@ -93,10 +135,16 @@ impl Judge {
         &self.timeline
     }
 
-    /// The keys that were denied most often, at most `count`, none that was not denied at all.
-    pub(crate) fn most_limited(&self, count: usize) -> Vec<(&[u8], Tally)> {
-        let denied = self.keys.iter().filter(|(_, key)| key.tally.denied > 0);
-        let mut keys: Vec<_> = denied.map(|(name, key)| (&**name, key.tally)).collect();
+    /// Of `keys`, given by number and name, those that were denied most often: at most `count`, none
+    /// that was not denied at all.
+    pub(crate) fn most_denied<'a>(
+        &self,
+        keys: impl Iterator<Item = (u32, &'a [u8])>,
+        count: usize,
+    ) -> Vec<(&'a [u8], Tally)> {
+        let tally = |(number, name)| (name, self.keys[number as usize].tally);
+        let denied = keys.map(tally).filter(|(_, tally)| tally.denied > 0);
+        let mut keys: Vec<_> = denied.collect();
         keys.sort_unstable_by(|(a, x), (b, y)| {
             (y.denied, y.allowed, a).cmp(&(x.denied, x.allowed, b))
         });
@@ -105,23 +153,8 @@ impl Judge {
     }
 }
 
-impl Key {
-    fn new(settings: &Settings, first: u64) -> Result<Self, SettingsError> {
-        Ok(Self {
-            limiter: settings.limiter(first)?,
-            tally: Tally::default(),
-        })
-    }
-
-    fn judge(&mut self, now: u64, permits: u64) -> bool {
-        let allowed = take(&*self.limiter, Timestamp::from_secs(now), permits);
-        self.tally.count(allowed);
-        allowed
-    }
-}
-
-/// Takes `permits`, also more than a `u32` can say, or none of them. Nobody else uses the limiter
-/// meanwhile.
+/// Takes `permits`, also more than a `u32` can say, or none of them. Only this thread uses the
+/// limiter.
 fn take(limiter: &dyn Limiter, now: Timestamp, permits: u64) -> bool {
     // A limiter takes 0 for a probe; here it is a request that costs nothing.
     if permits == 0 {

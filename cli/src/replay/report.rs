@@ -1,64 +1,172 @@
 //! The result of a replay, for people and as JSON.
 
+use core::fmt::Write as _;
 use core::time::Duration;
 use std::io::{self, BufWriter, Write};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::judge::Judge;
-use super::settings::Kept;
+use super::input;
+use super::judge::{Judge, Trial};
+use super::key::Keys;
+use super::logs::Counts;
+use super::order::Order;
+use super::settings::Settings;
 use super::timeline::{Tally, Timeline};
-use crate::args::{Cost, KeyBy};
-use crate::text::{grouped, per_second, percent, speed};
+use crate::args::{Cost, ReplayArgs};
+use crate::text::{counted, grouped, per_second, percent, speed};
 
 /// What a replay found. The names are those of the JSON object.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    algorithm: &'static str,
-    limit: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    segments: Option<u32>,
-    key: String,
+pub(crate) struct Report<'a> {
+    key: &'a str,
     cost: String,
+    order: String,
+    /// How far lines may be out of order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    horizon_s: Option<f64>,
     /// Lines judged.
     requests: u64,
-    allowed: u64,
-    denied: u64,
     /// Lines skipped.
     malformed: u64,
     /// Keys judged, each by a limiter of its own.
     keys: usize,
+    /// Lines that counted at a later time than their own.
+    late: u64,
+    /// How far a line was behind the newest time, at most.
+    behind_s: f64,
+    /// How many lines were held at once to be sorted, at most.
+    held: usize,
+    span: Option<Span>,
+    /// What the first limit decided.
+    #[serde(flatten)]
+    first: Outcome,
+    limits: Vec<Outcome>,
+    logs: Vec<Source>,
     /// Reading and parsing included.
     elapsed_s: f64,
+    /// By all limits.
     decisions_per_s: f64,
+    #[serde(skip)]
+    noun: (&'static str, &'static str),
 }
 
-impl Report {
-    /// What `judge` decided in `elapsed`.
-    pub(crate) fn new(judge: &Judge, malformed: u64, elapsed: Duration) -> Self {
-        let settings = judge.settings();
-        let (algorithm, burst, segments) = match settings.kept {
-            Kept::TokenBucket { burst, .. } => ("token-bucket", Some(burst), None),
-            Kept::FixedWindow => ("fixed-window", None, None),
-            Kept::SlidingWindow { segments } => ("sliding-window", None, Some(segments)),
+/// From the first request to the newest.
+#[derive(Debug, Serialize)]
+struct Span {
+    first: String,
+    newest: String,
+    #[serde(skip)]
+    millis: (u64, u64),
+}
+
+/// What one limit decided.
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    limit: String,
+    algorithm: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<u32>,
+    allowed: u64,
+    denied: u64,
+    /// Keys that were denied at least once.
+    denied_keys: usize,
+    /// The keys that were denied most often.
+    top: Vec<MostDenied>,
+    series: Series,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct MostDenied {
+    key: Parts,
+    allowed: u64,
+    denied: u64,
+}
+
+/// The parts of a key: names and bytes.
+#[derive(Clone, Debug)]
+struct Parts(Vec<(String, Vec<u8>)>);
+
+impl Serialize for Parts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, bytes)| {
+            let text = str::from_utf8(bytes).map_or_else(|_| shown(bytes), Into::into);
+            (name, text)
+        }))
+    }
+}
+
+/// Bytes of a log on a terminal, which they must not command.
+fn shown(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+/// Decisions over time.
+#[derive(Clone, Debug, Serialize)]
+struct Series {
+    /// How many seconds a row stands for.
+    width_s: u64,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    /// When it begins.
+    time: String,
+    allowed: u64,
+    denied: u64,
+}
+
+/// What was read of a log.
+#[derive(Debug, Serialize)]
+struct Source {
+    log: String,
+    requests: u64,
+    malformed: u64,
+}
+
+impl<'a> Report<'a> {
+    /// What `judge` decided about the requests of `logs` in `elapsed`.
+    pub(crate) fn new(
+        args: &'a ReplayArgs,
+        judge: &Judge,
+        keys: &Keys,
+        order: &Order,
+        logs: &[Counts<'_>],
+        elapsed: Duration,
+    ) -> Self {
+        let outcome = |trial| Outcome::new(trial, keys, args.top);
+        let limits: Vec<_> = judge.trials().iter().map(outcome).collect();
+        let decisions = judge.requests() * limits.len() as u64;
+        let log = |counts: &Counts<'_>| Source {
+            log: input::name(counts.log).into_owned(),
+            requests: counts.requests,
+            malformed: counts.malformed,
         };
-        let total = judge.total();
         Self {
-            algorithm,
-            limit: settings.limit.text.clone(),
-            burst,
-            segments,
-            key: settings.key.to_string(),
-            cost: settings.cost.to_string(),
-            requests: total.sum(),
-            allowed: total.allowed,
-            denied: total.denied,
-            malformed,
-            keys: judge.keys(),
+            key: &args.key.text,
+            cost: args.cost.to_string(),
+            order: args.order.to_string(),
+            horizon_s: args.sorted_within().map(|horizon| horizon.as_secs_f64()),
+            requests: judge.requests(),
+            malformed: logs.iter().map(|log| log.malformed).sum(),
+            keys: keys.len(),
+            late: judge.late(),
+            behind_s: Duration::from_millis(order.behind()).as_secs_f64(),
+            held: order.most_held(),
+            span: judge.span().map(|(first, newest)| Span {
+                first: instant(first),
+                newest: instant(newest),
+                millis: (first, newest),
+            }),
+            first: limits[0].clone(),
+            limits,
+            logs: logs.iter().map(log).collect(),
             elapsed_s: elapsed.as_secs_f64(),
-            decisions_per_s: per_second(total.sum(), elapsed),
+            decisions_per_s: per_second(decisions, elapsed),
+            noun: keys.noun(),
         }
     }
 
@@ -68,29 +176,87 @@ impl Report {
     ///
     /// If standard output cannot be written.
     pub(crate) fn json(&self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+        let mut out = BufWriter::new(io::stdout().lock());
         serde_json::to_writer(&mut out, self)?;
         writeln!(out)?;
         out.flush()
     }
 
-    /// Prints a summary, the most limited keys, and admitted and denied over time.
+    /// Prints a summary: of one limit also admitted and denied over time, of several a table.
     ///
     /// # Errors
     ///
     /// If standard output cannot be written.
-    pub(crate) fn summary(&self, judge: &Judge, log: &str) -> io::Result<()> {
+    pub(crate) fn summary(&self, args: &ReplayArgs, judge: &Judge) -> io::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
-        let settings = judge.settings();
-        write!(out, "{log}: {} requests", grouped(self.requests))?;
-        if settings.key == KeyBy::Ip {
-            write!(out, " of {} addresses", grouped(self.keys as u64))?;
+        match &*self.logs {
+            [log] => write!(out, "{}: ", log.log)?,
+            logs => write!(out, "{} logs: ", logs.len())?,
         }
-        if let Some((first, newest)) = judge.span() {
-            write!(out, ", {} to {} UTC", moment(first), moment(newest))?;
+        write!(out, "{}", counted(self.requests, ("request", "requests")))?;
+        let global = args.key.parts.is_empty();
+        if !global {
+            write!(out, " of {}", counted(self.keys as u64, self.noun))?;
         }
-        writeln!(out, "\n{}\n", self.limited_by(judge))?;
-        for (name, count) in [("allowed", self.allowed), ("denied", self.denied)] {
+        if let Some(Span { millis, .. }) = &self.span {
+            write!(
+                out,
+                ", {} to {} UTC",
+                moment(millis.0 / 1_000),
+                moment(millis.1 / 1_000)
+            )?;
+        }
+        let what = match args.cost {
+            Cost::One => "requests",
+            Cost::Bytes => "bytes",
+        };
+        let whose = if global {
+            "for all together".into()
+        } else {
+            format!("for each {}", self.noun.0)
+        };
+        let whose = match &*args.key.parts {
+            [part] if part.name != self.noun.0 && self.noun.0 != "address" => {
+                format!("{whose} ({})", part.name)
+            }
+            [_, _, ..] => format!("{whose} ({})", self.key),
+            _ => whose,
+        };
+        if let ([outcome], [trial]) = (&*self.limits, judge.trials()) {
+            let setting = setting(trial.settings());
+            let comma = if setting.is_empty() { "" } else { ", " };
+            writeln!(
+                out,
+                "\n{}, {} {what} {whose}{comma}{setting}\n",
+                outcome.algorithm, outcome.limit
+            )?;
+            self.counts(
+                &mut out,
+                &[("allowed", outcome.allowed), ("denied", outcome.denied)],
+            )?;
+            self.most_denied(&mut out, outcome, "Most limited")?;
+            chart(&mut out, trial.timeline())?;
+        } else {
+            writeln!(out, "\n{} limits of {what} {whose}\n", self.limits.len())?;
+            self.table(&mut out, judge)?;
+            self.counts(&mut out, &[])?;
+            for outcome in &self.limits {
+                let title = format!("Most limited by {}, {}", outcome.limit, outcome.algorithm);
+                self.most_denied(&mut out, outcome, &title)?;
+            }
+        }
+        writeln!(
+            out,
+            "\n{:.3} s, {} decisions/s",
+            self.elapsed_s,
+            speed(self.decisions_per_s)
+        )?;
+        out.flush()
+    }
+
+    /// `decided`, and the lines that were not judged or not at their time.
+    fn counts(&self, out: &mut impl Write, decided: &[(&str, u64)]) -> io::Result<()> {
+        for &(name, count) in decided {
             writeln!(
                 out,
                 "  {name:<9} {:>12}  {:>5.1} %",
@@ -99,49 +265,156 @@ impl Report {
             )?;
         }
         writeln!(out, "  {:<9} {:>12}", "malformed", grouped(self.malformed))?;
-        let most = judge.most_limited(10);
-        if settings.key == KeyBy::Ip && !most.is_empty() {
-            writeln!(
-                out,
-                "\nMost limited\n\n  {:>12}  {:>12}  address",
-                "denied", "allowed"
-            )?;
-            for (name, tally) in most {
-                let (denied, allowed) = (grouped(tally.denied), grouped(tally.allowed));
-                // A log may hold anything, also what would command a terminal.
-                writeln!(
-                    out,
-                    "  {denied:>12}  {allowed:>12}  {}",
-                    name.escape_ascii()
-                )?;
+        if self.late > 0 {
+            let behind = self.behind_s;
+            let why = if self.horizon_s.is_some() {
+                format!(
+                    "too late to be sorted, so judged at a later time; up to {behind} s behind: see --horizon"
+                )
+            } else {
+                format!(
+                    "judged at a later time, that of a line before; up to {behind} s behind: see --order time"
+                )
+            };
+            writeln!(out, "  {:<9} {:>12}  {why}", "late", grouped(self.late))?;
+        }
+        for log in &self.logs {
+            if log.requests == 0 && log.malformed > 0 {
+                let lines = counted(log.malformed, ("line", "lines"));
+                writeln!(out, "  nothing can be read in {}: {lines}", log.log)?;
             }
         }
-        chart(&mut out, judge.timeline())?;
-        let elapsed = self.elapsed_s;
-        writeln!(
-            out,
-            "\n{elapsed:.3} s, {} decisions/s",
-            speed(self.decisions_per_s)
-        )?;
-        out.flush()
+        Ok(())
     }
 
-    fn limited_by(&self, judge: &Judge) -> String {
-        let setting = match judge.settings().kept {
-            Kept::TokenBucket { burst, .. } => format!(", burst {}", grouped(burst)),
-            Kept::FixedWindow => String::new(),
-            Kept::SlidingWindow { segments } => format!(", {segments} segments"),
-        };
-        let what = match judge.settings().cost {
-            Cost::One => "requests",
-            Cost::Bytes => "bytes",
-        };
-        let whose = match judge.settings().key {
-            KeyBy::Ip => "for each address",
-            KeyBy::Global => "for all together",
-        };
-        format!("{}, {} {what} {whose}{setting}", self.algorithm, self.limit)
+    fn most_denied(&self, out: &mut impl Write, by: &Outcome, title: &str) -> io::Result<()> {
+        if by.top.is_empty() {
+            return Ok(());
+        }
+        let (denied, allowed) = ("denied", "allowed");
+        writeln!(
+            out,
+            "\n{title}\n\n  {denied:>12}  {allowed:>12}  {}",
+            self.noun.0
+        )?;
+        for MostDenied {
+            key,
+            allowed,
+            denied,
+        } in &by.top
+        {
+            let (denied, allowed) = (grouped(*denied), grouped(*allowed));
+            let parts: Vec<_> = key.0.iter().map(|(_, bytes)| shown(bytes)).collect();
+            writeln!(out, "  {denied:>12}  {allowed:>12}  {}", parts.join("  "))?;
+        }
+        Ok(())
     }
+
+    /// A row for each limit.
+    fn table(&self, out: &mut impl Write, judge: &Judge) -> io::Result<()> {
+        let settings: Vec<_> = judge
+            .trials()
+            .iter()
+            .map(Trial::settings)
+            .map(setting)
+            .collect();
+        let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+        let limits = width(&mut self.limits.iter().map(|outcome| outcome.limit.len())).max(5);
+        let kept = width(&mut settings.iter().map(String::len));
+        let mut header = format!("{} denied", self.noun.1);
+        if self.noun.1 == "keys" && self.keys == 1 {
+            header = "keys denied".into();
+        }
+        writeln!(
+            out,
+            "  {:<limits$}  {:<14}  {:kept$}  {:>12}  {:>12}  {:>7}  {header}",
+            "limit", "algorithm", "", "allowed", "denied", ""
+        )?;
+        for (outcome, setting) in self.limits.iter().zip(settings) {
+            writeln!(
+                out,
+                "  {:<limits$}  {:<14}  {setting:kept$}  {:>12}  {:>12}  {:>5.1} %  {:>header$}",
+                outcome.limit,
+                outcome.algorithm,
+                grouped(outcome.allowed),
+                grouped(outcome.denied),
+                percent(outcome.denied, self.requests),
+                grouped(outcome.denied_keys as u64),
+                header = header.len(),
+            )?;
+        }
+        writeln!(out)
+    }
+}
+
+impl Outcome {
+    fn new(trial: &Trial, keys: &Keys, top: usize) -> Self {
+        let settings = trial.settings();
+        let total = trial.total();
+        let names = &keys.key().parts;
+        let parts = |key| {
+            let parts = names.iter().zip(keys.parts_of(key));
+            Parts(
+                parts
+                    .map(|(part, bytes)| (part.name.clone(), bytes.into()))
+                    .collect(),
+            )
+        };
+        // One key for all requests has no name.
+        let top = if names.is_empty() { 0 } else { top };
+        let most = trial.most_denied(keys.iter(), top).into_iter();
+        Self {
+            limit: settings.limit.text.clone(),
+            algorithm: settings.algorithm().to_string(),
+            burst: settings.burst(),
+            segments: settings.segments(),
+            allowed: total.allowed,
+            denied: total.denied,
+            denied_keys: trial.denied_keys(),
+            top: most
+                .map(|(key, Tally { allowed, denied })| MostDenied {
+                    key: parts(key),
+                    allowed,
+                    denied,
+                })
+                .collect(),
+            series: Series::new(trial.timeline()),
+        }
+    }
+}
+
+impl Series {
+    fn new(timeline: &Timeline) -> Self {
+        let row = |(start, Tally { allowed, denied })| Row {
+            time: instant(start * 1_000),
+            allowed,
+            denied,
+        };
+        Self {
+            width_s: timeline.width(),
+            rows: timeline.rows().map(row).collect(),
+        }
+    }
+}
+
+/// The setting that only the algorithm of a limit has.
+fn setting(settings: &Settings) -> String {
+    let mut text = String::new();
+    if let Some(burst) = settings.burst() {
+        let _ = write!(text, "burst {}", grouped(burst));
+    }
+    if let Some(segments) = settings.segments() {
+        text = counted(segments.into(), ("segment", "segments"));
+    }
+    text
+}
+
+/// Milliseconds since the Unix epoch, as programs write them.
+fn instant(millis: u64) -> String {
+    let timestamp = i64::try_from(millis)
+        .ok()
+        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    timestamp.map_or_else(String::new, |timestamp| timestamp.to_string())
 }
 
 /// How many characters the longest bar has.

@@ -1,4 +1,4 @@
-//! From what the command line asks for to a limiter.
+//! From what the command line asks for to limiters.
 
 use core::time::Duration;
 
@@ -6,7 +6,8 @@ use portcullis_core::{
     FixedWindow, Limiter, Rate, SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
-use crate::args::{Algorithm, Cost, KeyBy, ReplayArgs};
+use super::time::timestamp;
+use crate::args::{Algorithm, Cost, ReplayArgs};
 use crate::failure::Failure;
 use crate::limit::Limit;
 
@@ -16,14 +17,10 @@ const SEGMENTS: usize = 1024;
 /// A limit, as one key has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// So many permits each so long.
+    /// N permits each PERIOD.
     pub(crate) limit: Limit,
     /// How it is kept.
     pub(crate) kept: Kept,
-    /// Who shares it.
-    pub(crate) key: KeyBy,
-    /// What a request costs.
-    pub(crate) cost: Cost,
 }
 
 /// How a limit is kept, with the setting that only this way has.
@@ -33,58 +30,98 @@ pub(crate) enum Kept {
     TokenBucket { rate: Rate, burst: u64 },
     /// By windows.
     FixedWindow,
-    /// By windows of so many segments.
+    /// By windows of `segments` segments.
     SlidingWindow { segments: u32 },
 }
 
+/// The limits that `args` ask for.
+///
+/// # Errors
+///
+/// [`Failure::Refused`] if settings do not belong together, or if a limiter's builder refuses them.
+pub(crate) fn all(args: &ReplayArgs) -> Result<Vec<Settings>, Failure> {
+    let limits = match &*args.limits {
+        [] => vec![default_limit(args.cost)],
+        limits => limits.to_vec(),
+    };
+    let algorithm = |limit: &Limit| limit.algorithm.unwrap_or(args.algorithm);
+    // A setting for all limits is for those that can use it.
+    for (option, given, use_) in [
+        ("--burst", args.burst.is_some(), Algorithm::TokenBucket),
+        (
+            "--segments",
+            args.segments.is_some(),
+            Algorithm::SlidingWindow,
+        ),
+    ] {
+        if given && !limits.iter().any(|limit| algorithm(limit) == use_) {
+            let other = algorithm(&limits[0]);
+            let reason = format!("{option} is for {use_}, not for {other}");
+            return Err(Failure::Refused(reason));
+        }
+    }
+    limits
+        .into_iter()
+        .map(|limit| {
+            let algorithm = algorithm(&limit);
+            Settings::new(limit, algorithm, args)
+        })
+        .collect()
+}
+
 impl Settings {
-    /// The settings that `args` ask for.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::Refused`] if they do not belong together, or if the limiter's builder refuses
-    /// them.
-    pub(crate) fn new(args: &ReplayArgs) -> Result<Self, Failure> {
-        let refuse = |option: &str, algorithm: &str| {
-            let reason = format!("{option} is for {algorithm}, not for {}", args.algorithm);
-            Err(Failure::Refused(reason))
-        };
-        if args.burst.is_some() && args.algorithm != Algorithm::TokenBucket {
-            return refuse("--burst", "token-bucket");
+    fn new(limit: Limit, algorithm: Algorithm, args: &ReplayArgs) -> Result<Self, Failure> {
+        let refused =
+            |reason: String| Failure::Refused(format!("--limit {}: {reason}", limit.text));
+        for (setting, value) in [
+            ("permits", Some(limit.permits)),
+            ("milliseconds", Some(limit.period.as_millis() as u64)),
+            ("burst", limit.burst.or(args.burst)),
+            ("segments", limit.segments.or(args.segments).map(u64::from)),
+        ] {
+            if value == Some(0) {
+                return Err(refused(match setting {
+                    "permits" => "0 permits would deny every request: give at least 1".into(),
+                    "milliseconds" => "the period is 0: give at least 1ms".into(),
+                    setting => format!("{setting} is 0: give at least 1"),
+                }));
+            }
         }
-        if args.segments.is_some() && args.algorithm != Algorithm::SlidingWindow {
-            return refuse("--segments", "sliding-window");
+        for (setting, given, use_) in [
+            ("burst", limit.burst.is_some(), Algorithm::TokenBucket),
+            (
+                "segments",
+                limit.segments.is_some(),
+                Algorithm::SlidingWindow,
+            ),
+        ] {
+            if given && algorithm != use_ {
+                return Err(refused(format!(
+                    "{setting} is for {use_}, not for {algorithm}"
+                )));
+            }
         }
-        let limit = args
-            .limit
-            .clone()
-            .unwrap_or_else(|| default_limit(args.cost));
-        let kept = match args.algorithm {
+        let kept = match algorithm {
             Algorithm::TokenBucket => Kept::TokenBucket {
                 rate: rate(&limit)?,
-                burst: args.burst.unwrap_or(limit.permits),
+                burst: limit.burst.or(args.burst).unwrap_or(limit.permits),
             },
             Algorithm::FixedWindow => Kept::FixedWindow,
             Algorithm::SlidingWindow => Kept::SlidingWindow {
-                segments: args.segments.unwrap_or(8),
+                segments: limit.segments.or(args.segments).unwrap_or(8),
             },
         };
-        let settings = Self {
-            limit,
-            kept,
-            key: args.key,
-            cost: args.cost,
-        };
+        let settings = Self { limit, kept };
         match settings.limiter(0) {
             Ok(_) => Ok(settings),
             Err(error) => Err(Failure::Refused(format!(
-                "no {} can be built so: {error}",
-                args.algorithm
+                "--limit {}, {algorithm}: {error}",
+                settings.limit.text
             ))),
         }
     }
 
-    /// A limiter for a key that is first seen at `first`, in seconds since the Unix epoch.
+    /// A limiter for a key that is first seen at `first`, in milliseconds since the Unix epoch.
     ///
     /// It starts there, rather than at the epoch, so that it cannot have been idle for longer than
     /// its word can tell.
@@ -98,9 +135,9 @@ impl Settings {
         } = self.limit;
         Ok(match self.kept {
             Kept::TokenBucket { rate, burst } => {
-                let bucket = TokenBucket::builder(rate, burst).origin(Timestamp::from_secs(first));
-                // Logs tell seconds: a finer grain would only bring the bound of the burst nearer.
-                Box::new(bucket.tick(Duration::from_secs(1)).build()?)
+                let bucket = TokenBucket::builder(rate, burst).origin(timestamp(first));
+                // A finer grain than the log's would only bring the bound of the burst nearer.
+                Box::new(bucket.tick(Duration::from_millis(1)).build()?)
             }
             Kept::FixedWindow => Box::new(
                 FixedWindow::builder(permits, period)
@@ -126,6 +163,31 @@ impl Settings {
         let window = SlidingWindow::<MAX>::builder(permits, period, segments);
         Ok(Box::new(window.origin(on_grid(first, period)).build()?))
     }
+
+    /// How the limit is kept.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        match self.kept {
+            Kept::TokenBucket { .. } => Algorithm::TokenBucket,
+            Kept::FixedWindow => Algorithm::FixedWindow,
+            Kept::SlidingWindow { .. } => Algorithm::SlidingWindow,
+        }
+    }
+
+    /// The burst of a token bucket.
+    pub(crate) fn burst(&self) -> Option<u64> {
+        match self.kept {
+            Kept::TokenBucket { burst, .. } => Some(burst),
+            Kept::FixedWindow | Kept::SlidingWindow { .. } => None,
+        }
+    }
+
+    /// The segments of a sliding window.
+    pub(crate) fn segments(&self) -> Option<u32> {
+        match self.kept {
+            Kept::SlidingWindow { segments } => Some(segments),
+            Kept::TokenBucket { .. } | Kept::FixedWindow => None,
+        }
+    }
 }
 
 fn default_limit(cost: Cost) -> Limit {
@@ -136,6 +198,9 @@ fn default_limit(cost: Cost) -> Limit {
     Limit {
         permits,
         period: Duration::from_mins(1),
+        algorithm: None,
+        burst: None,
+        segments: None,
         text: text.into(),
     }
 }
@@ -143,7 +208,7 @@ fn default_limit(cost: Cost) -> Limit {
 /// The last edge, on the Unix epoch's grid of `period`, that is not after `first`. (A period of
 /// zero is the builder's to refuse.)
 fn on_grid(first: u64, period: Duration) -> Timestamp {
-    let first = Timestamp::from_secs(first).as_nanos();
+    let first = timestamp(first).as_nanos();
     let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
     Timestamp::from_nanos(first - first % period)
 }
@@ -192,11 +257,11 @@ mod tests {
     #[test]
     fn a_limiter_starts_on_the_grid_of_the_unix_epoch() {
         assert_eq!(
-            on_grid(1_431_857_103, Duration::from_mins(1)),
+            on_grid(1_431_857_103_000, Duration::from_mins(1)),
             Timestamp::from_secs(1_431_857_100)
         );
         assert_eq!(
-            on_grid(1_431_857_103, Duration::from_millis(500)),
+            on_grid(1_431_857_103_000, Duration::from_millis(500)),
             Timestamp::from_secs(1_431_857_103)
         );
     }

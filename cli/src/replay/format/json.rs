@@ -1,0 +1,428 @@
+//! A line that is a JSON object.
+//!
+//! A member is named by the path to it, with points: `request.remote_ip` is `remote_ip` in the
+//! object `request`, or a member of that whole name. Only members that the replay looks for are
+//! kept; of an array, the first element.
+
+use core::fmt;
+use core::fmt::Write;
+use core::ops::Range;
+use core::str::FromStr;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::template::{Request, path, present, size};
+use crate::replay::key::{ABSENT, Field};
+use crate::replay::time::{Form, Reader};
+
+/// Where the members are called otherwise than usual: role and member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Members(Vec<(String, String)>);
+
+/// What a member can be for, and what it is usually called, the most telling name first.
+const USUAL: [(&str, &[&str]); 8] = [
+    (
+        "time",
+        &[
+            "@timestamp",
+            "timestamp",
+            "time",
+            "time_iso8601",
+            "time_local",
+            "msec",
+            "ts",
+            "StartUTC",
+            "date",
+        ],
+    ),
+    (
+        "ip",
+        &[
+            "remote_addr",
+            "remote_ip",
+            "client_ip",
+            "clientip",
+            "ip",
+            "ClientHost",
+            "request.remote_ip",
+            "request.client_ip",
+            "client.ip",
+            "client.address",
+            "source.ip",
+            "httpRequest.remoteIp",
+            "client",
+        ],
+    ),
+    (
+        "size",
+        &[
+            "body_bytes_sent",
+            "bytes_sent",
+            "size",
+            "bytes",
+            "response_size",
+            "response_bytes",
+            "DownstreamContentSize",
+            "http.response.body.bytes",
+            "httpRequest.responseSize",
+        ],
+    ),
+    (
+        "user",
+        &[
+            "remote_user",
+            "user",
+            "user_id",
+            "user.name",
+            "ClientUsername",
+            "auth",
+        ],
+    ),
+    (
+        "path",
+        &[
+            "path",
+            "request_uri",
+            "uri",
+            "request.uri",
+            "url",
+            "url.path",
+            "RequestPath",
+            "httpRequest.requestUrl",
+            "request",
+        ],
+    ),
+    (
+        "host",
+        &[
+            "host",
+            "http_host",
+            "server_name",
+            "vhost",
+            "request.host",
+            "RequestHost",
+            "url.domain",
+        ],
+    ),
+    (
+        "referer",
+        &[
+            "http_referer",
+            "referer",
+            "referrer",
+            "request.headers.Referer",
+            "http.request.referrer",
+            "httpRequest.referer",
+        ],
+    ),
+    (
+        "agent",
+        &[
+            "http_user_agent",
+            "user_agent",
+            "agent",
+            "request.headers.User-Agent",
+            "user_agent.original",
+            "httpRequest.userAgent",
+        ],
+    ),
+];
+
+impl FromStr for Members {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut members = Vec::new();
+        for pair in text.split(',') {
+            let known = |role: &str| USUAL.iter().any(|(name, _)| *name == role);
+            match pair.split_once('=') {
+                Some((role, member)) if known(role) && !member.is_empty() => {
+                    members.push((role.into(), member.into()));
+                }
+                _ => {
+                    return Err(
+                        "expected json:ROLE=MEMBER,... with the roles time, ip, size, \
+                                user, path, host, referer and agent"
+                            .into(),
+                    );
+                }
+            }
+        }
+        Ok(Self(members))
+    }
+}
+
+impl Members {
+    /// The names under which the member for `role` may be found, the best first.
+    fn names(&self, role: &str) -> Vec<String> {
+        if let Some((_, member)) = self.0.iter().find(|(name, _)| name == role) {
+            return vec![member.clone()];
+        }
+        let usual = USUAL.iter().find(|(name, _)| *name == role);
+        let names = usual.map_or(&[][..], |(_, names)| names);
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    fn names_of(&self, field: &Field) -> Vec<String> {
+        match field {
+            Field::Address => self.names("ip"),
+            Field::User => self.names("user"),
+            Field::Path => self.names("path"),
+            Field::Host => self.names("host"),
+            Field::Referer => self.names("referer"),
+            Field::Agent => self.names("agent"),
+            Field::Named(name) => vec![name.clone()],
+        }
+    }
+}
+
+/// Reads lines that are JSON objects.
+#[derive(Debug)]
+pub(crate) struct Json {
+    found: Found,
+    /// The fields of the key, which follow the time and the size.
+    fields: Vec<Field>,
+    charged: bool,
+    times: Reader,
+}
+
+/// The numbers of what is looked for.
+const TIME: usize = 0;
+const SIZE: usize = 1;
+const KEY: usize = 2;
+
+/// The values of a line.
+#[derive(Debug, Default)]
+struct Found {
+    /// The names of each value, the best first.
+    names: Vec<Vec<String>>,
+    /// The values, as text: where they are in `text`, and by which name they were found.
+    values: Vec<Option<(usize, Range<usize>)>>,
+    text: String,
+    /// The path to the member that is being read.
+    path: String,
+}
+
+impl Json {
+    /// Looks for `fields`, and for the size if it is `charged`.
+    pub(crate) fn new(members: &Members, fields: &[Field], charged: bool) -> Self {
+        let size = if charged {
+            members.names("size")
+        } else {
+            Vec::new()
+        };
+        let mut names = vec![members.names("time"), size];
+        names.extend(fields.iter().map(|field| members.names_of(field)));
+        Self {
+            found: Found {
+                names,
+                ..Found::default()
+            },
+            fields: fields.to_vec(),
+            charged,
+            times: Reader::default(),
+        }
+    }
+
+    /// Reads a line, or returns `None` if it is malformed: if it is no object, or lacks the time,
+    /// or the address or the size if they are asked for.
+    pub(crate) fn read(&mut self, line: &[u8]) -> Option<Request> {
+        if line.trim_ascii_start().first() != Some(&b'{') {
+            return None;
+        }
+        let found = &mut self.found;
+        found.text.clear();
+        found.path.clear();
+        found.values.clear();
+        found.values.resize(found.names.len(), None);
+        let mut json = serde_json::Deserializer::from_slice(line);
+        Value(found).deserialize(&mut json).ok()?;
+        json.end().ok()?;
+        let time = self.times.read(self.found.value(TIME)?, &Form::Any)?;
+        let bytes = if self.charged {
+            size(self.found.value(SIZE)?)?
+        } else {
+            0
+        };
+        for (place, field) in self.fields.iter().enumerate() {
+            if *field == Field::Address && self.found.value(KEY + place)?.is_empty() {
+                return None;
+            }
+        }
+        Some(Request { time, bytes })
+    }
+
+    /// Part number `part` of the key of the last line that was read.
+    pub(crate) fn part(&self, part: usize) -> &[u8] {
+        match (self.found.value(KEY + part), &self.fields[part]) {
+            (Some(value), Field::Path) => present(path(value)),
+            (Some(value), _) => present(value),
+            (None, _) => ABSENT,
+        }
+    }
+
+    /// What a line looks like, and what is wrong with `line`, which is malformed.
+    pub(crate) fn expected(&mut self, line: &[u8]) -> String {
+        let mut text = String::from("a JSON object");
+        let mut looked_for = vec![("a time", TIME)];
+        if self.charged {
+            looked_for.push(("a size", SIZE));
+        }
+        if let Some(place) = self
+            .fields
+            .iter()
+            .position(|field| *field == Field::Address)
+        {
+            looked_for.push(("an address", KEY + place));
+        }
+        let is_object = line.trim_ascii_start().starts_with(b"{");
+        let _ = self.read(line);
+        for (number, (what, value)) in looked_for.into_iter().enumerate() {
+            let and = if number == 0 { " with" } else { " and" };
+            let names = self.found.names[value].join(" or ");
+            let _ = write!(text, "{and} {what} ({names})");
+            if is_object {
+                let _ = match self.found.value(value) {
+                    Some(value) => write!(
+                        text,
+                        ", which is {:?} here",
+                        value.escape_ascii().to_string()
+                    ),
+                    None => write!(text, ", which is absent here"),
+                };
+            }
+        }
+        text
+    }
+}
+
+impl Found {
+    fn value(&self, number: usize) -> Option<&[u8]> {
+        let (_, range) = self.values[number].as_ref()?;
+        Some(&self.text.as_bytes()[range.clone()])
+    }
+
+    /// Keeps `value`, which is at the present path, for what is looked for there.
+    fn keep(&mut self, value: impl fmt::Display) {
+        let mut kept = None;
+        for (names, found) in self.names.iter().zip(&mut self.values) {
+            let Some(rank) = names.iter().position(|name| *name == self.path) else {
+                continue;
+            };
+            if found.as_ref().is_some_and(|&(best, _)| best <= rank) {
+                continue;
+            }
+            let range = kept.get_or_insert_with(|| {
+                let start = self.text.len();
+                let _ = write!(self.text, "{value}");
+                start..self.text.len()
+            });
+            *found = Some((rank, range.clone()));
+        }
+    }
+
+    /// Whether something is looked for at the present path or below it.
+    fn leads_on(&self) -> bool {
+        let leads_on = |name: &String| match name.strip_prefix(&*self.path) {
+            Some(rest) => rest.is_empty() || rest.starts_with('.'),
+            None => false,
+        };
+        self.names.iter().flatten().any(leads_on)
+    }
+}
+
+/// The value at the present path.
+struct Value<'a>(&'a mut Found);
+
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        self.0.keep(value);
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        self.0.keep(value);
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        self.0.keep(value);
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        self.0.keep(value);
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.0.keep(value);
+        Ok(())
+    }
+
+    /// `null` is as good as absent.
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        let _ = elements.next_element_seed(Value(self.0))?;
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let found = self.0;
+        let length = found.path.len();
+        while members.next_key_seed(Name(found))?.is_some() {
+            if found.leads_on() {
+                members.next_value_seed(Value(found))?;
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+            found.path.truncate(length);
+        }
+        Ok(())
+    }
+}
+
+/// The name of a member, which is added to the path.
+struct Name<'a>(&'a mut Found);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Name<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<(), E> {
+        if !self.0.path.is_empty() {
+            self.0.path.push('.');
+        }
+        self.0.path.push_str(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! Which requests share a limit: `--key`, and a number for each key that occurs.
+
+use core::fmt::Write;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// What `--key` says: parts that all have to be equal for two requests to share a limit. Without
+/// parts, all requests share one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) parts: Vec<Part>,
+    /// As it was written.
+    pub(crate) text: String,
+}
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) field: Field,
+    /// How many bits of an address count, of IPv4 and of IPv6.
+    prefix: Option<(u8, u8)>,
+    /// As it was written.
+    pub(crate) name: String,
+}
+
+/// What a key can be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    /// The address of the client.
+    Address,
+    /// Who has logged in.
+    User,
+    /// The path of the request, without its query.
+    Path,
+    /// The virtual host.
+    Host,
+    /// The header field `Referer`.
+    Referer,
+    /// The header field `User-Agent`.
+    Agent,
+    /// What the format calls so.
+    Named(String),
+}
+
+const EXPECTED: &str = "expected `global`, or one or more of ip, ip/PREFIX, user, path, host, \
+                        referer, agent and field:NAME, with commas between them";
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = match text {
+            "global" => Vec::new(),
+            _ => text.split(',').map(part).collect::<Result<_, _>>()?,
+        };
+        Ok(Self {
+            parts,
+            text: text.into(),
+        })
+    }
+}
+
+fn part(name: &str) -> Result<Part, String> {
+    let (field, prefix) = match name {
+        "ip" => (Field::Address, None),
+        "user" => (Field::User, None),
+        "path" => (Field::Path, None),
+        "host" => (Field::Host, None),
+        "referer" => (Field::Referer, None),
+        "agent" => (Field::Agent, None),
+        _ => match (name.strip_prefix("field:"), name.strip_prefix("ip/")) {
+            (Some(named), _) if !named.is_empty() => (Field::Named(named.into()), None),
+            (_, Some(lengths)) => (Field::Address, Some(prefix(lengths)?)),
+            _ => return Err(EXPECTED.into()),
+        },
+    };
+    Ok(Part {
+        field,
+        prefix,
+        name: name.into(),
+    })
+}
+
+/// `24` is for IPv4 and `64` for IPv6, and the addresses of the other kind count whole; `24/64` is
+/// for both.
+fn prefix(lengths: &str) -> Result<(u8, u8), String> {
+    const EXPECTED: &str = "expected ip/24 (IPv4, up to 32), ip/64 (IPv6, 33 to 128) or ip/24/64 \
+                            (both)";
+    let number = |text: &str, most| match text.parse::<u8>() {
+        Ok(bits) if bits <= most && text.bytes().all(|b| b.is_ascii_digit()) => Ok(bits),
+        _ => Err(EXPECTED),
+    };
+    Ok(match lengths.split_once('/') {
+        Some((v4, v6)) => (number(v4, 32)?, number(v6, 128)?),
+        None => match number(lengths, 128)? {
+            bits @ ..=32 => (bits, 128),
+            bits => (32, bits),
+        },
+    })
+}
+
+/// What stands for a part that a request does not have, as in a log.
+pub(crate) const ABSENT: &[u8] = b"-";
+
+/// A number for each key, counted from 0 as they occur.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    key: Key,
+    numbers: HashMap<Box<[u8]>, u32>,
+    scratch: Vec<u8>,
+}
+
+impl Keys {
+    /// No key has occurred yet.
+    pub(crate) fn new(key: Key) -> Self {
+        Self {
+            key,
+            numbers: HashMap::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The number of the key whose parts are `parts`, by their places. `None` if there are more
+    /// than a `u32` can count.
+    pub(crate) fn number<'a>(&mut self, parts: impl Fn(usize) -> &'a [u8]) -> Option<u32> {
+        if let [Part { prefix: None, .. }] = &*self.key.parts {
+            return number(&mut self.numbers, parts(0));
+        }
+        self.scratch.clear();
+        for (place, part) in self.key.parts.iter().enumerate() {
+            let text = match part.prefix {
+                Some(bits) => network(parts(place), bits),
+                None => Cow::Borrowed(parts(place)),
+            };
+            // With their lengths, no two keys of several parts are equal that should not be.
+            if self.key.parts.len() > 1 {
+                let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+                self.scratch.extend_from_slice(&length.to_le_bytes());
+            }
+            self.scratch.extend_from_slice(&text);
+        }
+        number(&mut self.numbers, &self.scratch)
+    }
+
+    /// How many keys have occurred.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// What a key is called, if there is only one of them or `count` of them.
+    pub(crate) fn noun(&self) -> (&'static str, &'static str) {
+        match &*self.key.parts {
+            [part] => match (&part.field, part.prefix) {
+                (Field::Address, None) => ("address", "addresses"),
+                (Field::Address, Some(_)) => ("network", "networks"),
+                (Field::User, _) => ("user", "users"),
+                (Field::Path, _) => ("path", "paths"),
+                (Field::Host, _) => ("host", "hosts"),
+                (Field::Referer, _) => ("referer", "referers"),
+                (Field::Agent, _) => ("agent", "agents"),
+                (Field::Named(_), _) => ("key", "keys"),
+            },
+            _ => ("key", "keys"),
+        }
+    }
+
+    /// What was written for `--key`.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Each key: its number, and its bytes for [`parts_of`](Self::parts_of).
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.numbers
+            .iter()
+            .map(|(bytes, &number)| (number, &**bytes))
+    }
+
+    /// The parts of a key, in the order of `--key`.
+    pub(crate) fn parts_of<'a>(&self, mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
+        if self.key.parts.len() < 2 {
+            return self.key.parts.iter().map(|_| bytes).collect();
+        }
+        let mut parts = Vec::new();
+        while let Some((length, rest)) = bytes.split_first_chunk() {
+            let (part, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
+            parts.push(part);
+            bytes = rest;
+        }
+        parts
+    }
+}
+
+fn number(numbers: &mut HashMap<Box<[u8]>, u32>, key: &[u8]) -> Option<u32> {
+    if let Some(&number) = numbers.get(key) {
+        return Some(number);
+    }
+    let number = u32::try_from(numbers.len()).ok()?;
+    numbers.insert(key.into(), number);
+    Some(number)
+}
+
+/// The network of an address. A client that is logged by its name is its own.
+fn network(address: &[u8], (v4, v6): (u8, u8)) -> Cow<'_, [u8]> {
+    let parsed = str::from_utf8(address)
+        .ok()
+        .and_then(|text| IpAddr::from_str(text).ok());
+    let mut text = String::new();
+    match parsed.map(|address| address.to_canonical()) {
+        None => return Cow::Borrowed(address),
+        Some(IpAddr::V4(address)) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
+            let network = Ipv4Addr::from_bits(address.to_bits() & mask);
+            let _ = write!(text, "{network}");
+            if v4 < 32 {
+                let _ = write!(text, "/{v4}");
+            }
+        }
+        Some(IpAddr::V6(address)) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
+            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+            let _ = write!(text, "{network}");
+            if v6 < 128 {
+                let _ = write!(text, "/{v6}");
+            }
+        }
+    }
+    Cow::Owned(text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(prefix: &str, address: &str) -> String {
+        let key: Key = format!("ip/{prefix}").parse().unwrap();
+        let bits = key.parts[0].prefix.unwrap();
+        String::from_utf8(network(address.as_bytes(), bits).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn an_address_counts_up_to_the_length_for_its_kind() {
+        assert_eq!(of("24", "192.0.2.77"), "192.0.2.0/24");
+        assert_eq!(of("24", "2001:db8::7"), "2001:db8::7");
+        assert_eq!(of("64", "192.0.2.77"), "192.0.2.77");
+        assert_eq!(of("64", "2001:db8:0:1:ffff::7"), "2001:db8:0:1::/64");
+        assert_eq!(of("16/48", "192.0.2.77"), "192.0.0.0/16");
+        assert_eq!(of("16/48", "2001:db8:1:2::"), "2001:db8:1::/48");
+        assert_eq!(of("0/0", "192.0.2.77"), "0.0.0.0/0");
+        assert_eq!(of("0/0", "2001:db8::7"), "::/0");
+        assert_eq!(of("32/128", "2001:0db8::0007"), "2001:db8::7");
+        assert_eq!(of("24", "::ffff:192.0.2.77"), "192.0.2.0/24");
+        assert_eq!(of("24", "example.org"), "example.org");
+    }
+
+    #[test]
+    fn other_keys_are_refused() {
+        for key in [
+            "",
+            "ips",
+            "ip,",
+            ",ip",
+            "ip/",
+            "ip/129",
+            "ip/33/64",
+            "ip/24/129",
+            "ip/+24",
+            "ip/x",
+            "global,ip",
+            "field:",
+            "User",
+            "ip/1/2/3",
+        ] {
+            let error = key.parse::<Key>().unwrap_err();
+            assert!(error.starts_with("expected "), "{key}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_of_several_parts_are_equal_only_if_all_parts_are() {
+        let mut keys = Keys::new("ip,path".parse().unwrap());
+        let mut number = |parts: [&'static str; 2]| keys.number(|place| parts[place].as_bytes());
+        assert_eq!(number(["a", "bc"]), Some(0));
+        assert_eq!(number(["ab", "c"]), Some(1));
+        assert_eq!(number(["abc", ""]), Some(2));
+        assert_eq!(number(["a", "bc"]), Some(0));
+        let (_, bytes) = keys.iter().find(|&(number, _)| number == 1).unwrap();
+        assert_eq!(keys.parts_of(bytes), [b"ab".as_slice(), b"c"]);
+    }
+
+    #[test]
+    fn all_requests_share_the_global_key() {
+        let mut keys = Keys::new("global".parse().unwrap());
+        assert_eq!(
+            (keys.number(|_| b"x"), keys.number(|_| b"y")),
+            (Some(0), Some(0))
+        );
+    }
+}
