@@ -14,8 +14,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Tells the person, and returns the exit code: 2, or 0 if whoever read the output has simply
-    /// had enough of it.
+    /// Prints the reason and returns the exit code: 2, or 0 if the reader of the output has closed
+    /// it.
     pub(crate) fn report(&self) -> ExitCode {
         if let Self::Output(error) = self
             && error.kind() == io::ErrorKind::BrokenPipe

@@ -14,7 +14,7 @@ fn every_limiter_holds_its_bound_and_the_table_and_the_timeline_say_so() {
     assert_eq!(
         text(&output.stderr),
         "",
-        "no live display where nobody watches"
+        "no live display without a terminal"
     );
     for name in [
         "token bucket",

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_in_doubt_accuses_nobody() {
+    fn an_admission_in_doubt_accuses_no_limiter() {
         let mut records = at(&[0, 0]);
         records.push(Record {
             from: 0,

@@ -20,7 +20,7 @@ const BURST: usize = 5;
 /// How many may wait.
 const QUEUED: usize = REQUESTS - BURST;
 
-/// How often whoever watches is shown how it stands.
+/// How often the display is brought up to date.
 const FRAME: Duration = Duration::from_millis(25);
 
 /// The trial.

@@ -20,7 +20,7 @@ pub(crate) struct Hammer {
     pub(crate) length: Duration,
 }
 
-/// What the threads have counted so far, for whoever watches.
+/// What the threads have counted so far, for the display.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Requests that were admitted.
@@ -49,7 +49,7 @@ struct Thread<'a> {
 }
 
 impl Hammer {
-    /// Runs `work` on every thread, and returns all that they recorded. `work` is told the thread's
+    /// Runs `work` on every thread, and returns all that they recorded. `work` takes the thread's
     /// number.
     fn run(
         &self,
@@ -170,7 +170,7 @@ impl Hammer {
                 };
                 let from = clock.now().as_nanos();
                 let to = match turn % 16 {
-                    // The holder dies: nobody can take the permits back before the deadline.
+                    // The holder dies: the permits cannot be taken back before the deadline.
                     5 => deadline.as_nanos(),
                     fate => {
                         hold(turn);

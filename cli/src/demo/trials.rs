@@ -89,7 +89,7 @@ pub(crate) fn all() -> Vec<Trial> {
     ]
 }
 
-/// Holds every span of time against `allowed`, which is told its first and its last instant in
+/// Holds every span of time against `allowed`, which takes its first and its last instant in
 /// nanoseconds.
 fn spans(
     limiter: &(impl Limiter + Sync),
@@ -136,7 +136,7 @@ fn started_window(hammer: &Hammer, progress: &Progress) -> Verdict {
         .build()
     {
         // Windows do not overlap, and none is shorter than its length, so that a span touches at
-        // most so many.
+        // most that many.
         Ok(limiter) => spans(&limiter, hammer, progress, |from, to| {
             500 * ((to - from).div_ceil(WINDOW) + 1)
         }),

@@ -69,6 +69,9 @@ struct Outcome {
     burst: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     segments: Option<u32>,
+    /// Burst or segments, for people.
+    #[serde(skip)]
+    setting: String,
     allowed: u64,
     denied: u64,
     /// Keys that were denied at least once.
@@ -223,13 +226,8 @@ impl<'a> Report<'a> {
             _ => whose,
         };
         if let ([outcome], [trial]) = (&*self.limits, judge.trials()) {
-            let setting = setting(trial.settings());
-            let comma = if setting.is_empty() { "" } else { ", " };
-            writeln!(
-                out,
-                "\n{}, {} {what} {whose}{comma}{setting}\n",
-                outcome.algorithm, outcome.limit
-            )?;
+            let by = format!("{}, {} {what} {whose}", outcome.algorithm, outcome.limit);
+            writeln!(out, "\n{}\n", outcome.with_setting(&by))?;
             self.counts(
                 &mut out,
                 &[("allowed", outcome.allowed), ("denied", outcome.denied)],
@@ -238,10 +236,11 @@ impl<'a> Report<'a> {
             chart(&mut out, trial.timeline())?;
         } else {
             writeln!(out, "\n{} limits of {what} {whose}\n", self.limits.len())?;
-            self.table(&mut out, judge)?;
+            self.table(&mut out)?;
             self.counts(&mut out, &[])?;
             for outcome in &self.limits {
-                let title = format!("Most limited by {}, {}", outcome.limit, outcome.algorithm);
+                let by = format!("{}, {}", outcome.limit, outcome.algorithm);
+                let title = format!("Most limited by {}", outcome.with_setting(&by));
                 self.most_denied(&mut out, outcome, &title)?;
             }
         }
@@ -311,26 +310,18 @@ impl<'a> Report<'a> {
     }
 
     /// A row for each limit.
-    fn table(&self, out: &mut impl Write, judge: &Judge) -> io::Result<()> {
-        let settings: Vec<_> = judge
-            .trials()
-            .iter()
-            .map(Trial::settings)
-            .map(setting)
-            .collect();
+    fn table(&self, out: &mut impl Write) -> io::Result<()> {
         let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
         let limits = width(&mut self.limits.iter().map(|outcome| outcome.limit.len())).max(5);
-        let kept = width(&mut settings.iter().map(String::len));
-        let mut header = format!("{} denied", self.noun.1);
-        if self.noun.1 == "keys" && self.keys == 1 {
-            header = "keys denied".into();
-        }
+        let kept = width(&mut self.limits.iter().map(|outcome| outcome.setting.len()));
+        let header = format!("{} denied", self.noun.1);
         writeln!(
             out,
             "  {:<limits$}  {:<14}  {:kept$}  {:>12}  {:>12}  {:>7}  {header}",
             "limit", "algorithm", "", "allowed", "denied", ""
         )?;
-        for (outcome, setting) in self.limits.iter().zip(settings) {
+        for outcome in &self.limits {
+            let setting = &outcome.setting;
             writeln!(
                 out,
                 "  {:<limits$}  {:<14}  {setting:kept$}  {:>12}  {:>12}  {:>5.1} %  {:>header$}",
@@ -368,6 +359,7 @@ impl Outcome {
             algorithm: settings.algorithm().to_string(),
             burst: settings.burst(),
             segments: settings.segments(),
+            setting: setting(settings),
             allowed: total.allowed,
             denied: total.denied,
             denied_keys: trial.denied_keys(),
@@ -379,6 +371,16 @@ impl Outcome {
                 })
                 .collect(),
             series: Series::new(trial.timeline()),
+        }
+    }
+}
+
+impl Outcome {
+    /// `text`, and the setting that only the algorithm has.
+    fn with_setting(&self, text: &str) -> String {
+        match &*self.setting {
+            "" => text.into(),
+            setting => format!("{text}, {setting}"),
         }
     }
 }

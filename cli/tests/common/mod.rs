@@ -42,7 +42,7 @@ pub(crate) fn replay(log: &[u8], args: &[&str]) -> Output {
 pub(crate) fn json(log: &[u8], args: &[&str]) -> Value {
     let output = replay(log, &[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stderr), "", "no progress where nobody watches");
+    assert_eq!(text(&output.stderr), "", "no progress without a terminal");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

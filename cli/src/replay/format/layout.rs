@@ -30,11 +30,15 @@ pub(super) fn parse(text: &str) -> Result<Layout, String> {
     }
 }
 
-/// The strings in quotes in a directive, joined. Of its other words it ignores all.
+/// The strings in quotes in a directive, joined. It ignores the other words, and all that follows
+/// its end.
 fn strings(directive: &str) -> Result<String, String> {
     let mut joined = String::new();
     let mut rest = directive;
     while let Some(start) = rest.find(['\'', '"']) {
+        if rest[..start].contains(';') {
+            break;
+        }
         let quote = &rest[start..=start];
         let mut chars = rest[start + 1..].char_indices();
         let mut end = None;
