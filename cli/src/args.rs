@@ -12,8 +12,8 @@ use crate::replay::{Format, Key};
 /// Rate limiting, to look at.
 ///
 /// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts
-/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` shows what
-/// limits would have done to the requests of access logs.
+/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` shows
+/// what limits would have done to the requests of access logs.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",

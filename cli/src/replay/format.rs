@@ -266,7 +266,8 @@ mod tests {
         let combined = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
         let directive = r#"log_format  main  '$remote_addr - $remote_user [$time_local] "$request" '
             '$status $body_bytes_sent "$http_referer" '
-            '"$http_user_agent"';"#;
+            '"$http_user_agent"';
+            access_log '/var/log/nginx/access.log' main;"#;
         for format in [combined, directive] {
             reads(format, "ip,user,path", LINE, &["10.0.0.1", "frank", "/a/b"]);
             reads(format, "field:http_referer", LINE, &["http://example.org/"]);

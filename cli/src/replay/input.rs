@@ -191,7 +191,7 @@ pub(crate) fn progress<'a>(logs: impl Iterator<Item = &'a Path>) -> ProgressBar 
 mod tests {
     use super::*;
 
-    /// Delivers at most so many bytes at a time, as a slow pipe does.
+    /// Delivers few bytes at a time, as a slow pipe does.
     struct Trickle(Cursor<Vec<u8>>, usize);
 
     impl Read for Trickle {

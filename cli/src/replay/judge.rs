@@ -135,8 +135,8 @@ impl Trial {
         &self.timeline
     }
 
-    /// Of `keys`, given by number and name, those that were denied most often: at most `count`, none
-    /// that was not denied at all.
+    /// Of `keys`, given by number and name, those that were denied most often: at most `count`, and
+    /// none that was not denied at all.
     pub(crate) fn most_denied<'a>(
         &self,
         keys: impl Iterator<Item = (u32, &'a [u8])>,

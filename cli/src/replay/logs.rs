@@ -3,9 +3,9 @@
 //! **In the order of time**, all logs are open at once, each with the first line that is not taken
 //! yet. The next line is the oldest of those. So lines that are out of order by no more than a
 //! horizon within each log are out of order by no more than that here: when a line was the next,
-//! the first lines of the other logs were no older. Logs may overlap, and their order on the command
-//! line does not matter, but for lines of equal times: those come in the order of the times at which
-//! the logs begin.
+//! the first lines of the other logs were no older. Logs may overlap, and their order on the
+//! command line does not matter, but for lines of equal times: those come in the order of the times
+//! at which the logs begin.
 //!
 //! **In the order of the logs**, one is read after the other.
 

@@ -78,7 +78,7 @@ impl Reader {
             return None;
         }
         let in_the_day = two(12, 24)? * 3_600 + two(15, 60)? * 60 + two(18, 60)?;
-        if text[..12] != self.day || text[20..] != self.zone {
+        if text.first_chunk() != Some(&self.day) || text.last_chunk() != Some(&self.zone) {
             let start = *b"00:00:00";
             let mut first = *text;
             first[12..20].copy_from_slice(&start);
