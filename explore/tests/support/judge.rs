@@ -214,12 +214,13 @@ impl Steps<'_> {
             if part != Part::Noted
                 && let Some(other) = &unnoted
             {
-                self.step(other, step, outcomes[index]);
+                // Alone it may be refused, at a time that is neither late nor to come.
+                let unnoted_acted = self.step(other, step, outcomes[index]).acted;
                 let call = &self.scenario.calls[index];
                 let changes = |op: &Op| matches!(op, Op::Adjust { .. });
                 if outcome.acted && call.ops().any(changes) {
                     // Where there are several, those in between decide which ones are refused.
-                    if call.is_one() && self.gains(&world, other) {
+                    if call.is_one() && unnoted_acted && self.gains(&world, other) {
                         return None;
                     }
                     unnoted = None;
@@ -344,12 +345,14 @@ fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
 }
 
 /// What is there at the probes, also where a word has come round: time only adds, so there is no
-/// less at a later probe than at an earlier one.
+/// less at a later probe than at an earlier one. Where there is, the word has come round there, and
+/// what there is lies between that of the probes around it.
 fn come_in<const N: usize>(mut sights: [i64; N]) -> [i64; N] {
     let mut most = i64::MIN;
-    for sight in &mut sights[..5] {
-        most = most.max(*sight);
-        *sight = most;
+    for probe in 0..5 {
+        let later = || sights[probe..5].iter().find(|later| **later >= most);
+        most = later().copied().unwrap_or(most);
+        sights[probe] = most;
     }
     sights
 }
