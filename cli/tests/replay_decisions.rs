@@ -21,13 +21,7 @@ const LINES: usize = 4_000;
 /// Requests of 23 addresses, some much busier than others, in bursts and lulls, some lines older
 /// than those before them.
 fn requests() -> Vec<Request> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut random = common::random();
     let mut time = 100_000;
     (0..LINES)
         .map(|_| {

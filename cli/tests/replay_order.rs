@@ -18,13 +18,7 @@ struct Entry {
 /// A log as Apache writes it: a line when a request ends, up to 59 s later, with the time at which
 /// it began.
 fn log(lines: usize) -> Vec<Entry> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut random = common::random();
     let mut ended = 60;
     let entries: Vec<_> = (0..lines)
         .map(|number| {

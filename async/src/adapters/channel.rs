@@ -9,10 +9,9 @@
 //!
 //! Any number of writers and readers; each item goes to one reader, in the order in which they were
 //! sent. Readers are served in the order in which they came, and so are writers: for room, and then
-//! by the queue. Any number of channels
-//! can share a queue. Either side [closes](Sender::close): writers that wait then get their item
-//! back, and readers get what is there still. When all readers have gone, what is there is dropped,
-//! and its permits come back.
+//! by the queue. Any number of channels can share a queue. Either side [closes](Sender::close):
+//! writers that wait then get their item back, and readers get what is there still. When all
+//! readers have gone, what is there is dropped, and its permits come back.
 //!
 //! **Bound.** `capacity` items, with a place each, all of which are allocated at once; a writer
 //! that waits for permits has its place already, so that a channel can be full and empty. And the

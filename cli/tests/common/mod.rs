@@ -88,3 +88,14 @@ impl Drop for Scratch {
 pub(crate) fn line(address: &str, second: u32, size: &str) -> String {
     format!("{address} - - [01/Mar/2024:00:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 {size}\n")
 }
+
+/// Numbers below a bound, the same in each run.
+pub(crate) fn random() -> impl FnMut(u64) -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    }
+}

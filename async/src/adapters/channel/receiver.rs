@@ -35,7 +35,7 @@ pin_project! {
     /// ```
     pub struct Receiver<T, P: Anchored> {
         readers: Arc<Readers<T, P>>,
-        // Until an item is there, of a stream: it takes none, so an item goes to whoever polls.
+        // The stream's wait for an item. It takes no permit: any reader may receive the item first.
         #[pin]
         arrival: Option<Acquire<Arc<Permits>>>,
     }
